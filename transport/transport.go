@@ -1,0 +1,185 @@
+// Package transport carries messages between two processes.
+//
+// A Link is one attachment to a peer: one RC queue pair or one TCP connection,
+// ordered while alive, never repaired. A Lane is an ordered channel of
+// messages, carried by one link at a time; it cuts large messages into chunks
+// and puts them together again. A Session is two live processes that know each
+// other: a control link over TCP, at times a fast link beside it, and lanes.
+// A Network makes sessions.
+//
+// Package tcp implements Carrier and its links, package rdma implements Fabric
+// and its links; package rpc makes calls over lanes. The frames on a link are
+// those of docs/PROTOCOL.md.
+package transport
+
+import (
+	"context"
+	"net"
+
+	"github.com/verbena-rpc/verbena/transport/wire"
+)
+
+// Kind is what a link is made of.
+type Kind uint8
+
+// Kinds of links.
+const (
+	TCP Kind = iota + 1
+	RDMA
+)
+
+func (k Kind) String() string {
+	switch k {
+	case TCP:
+		return "tcp"
+	case RDMA:
+		return "rdma"
+	}
+	return "none"
+}
+
+// Class says who waits behind whom for room on a link.
+type Class uint8
+
+// Classes of frames.
+const (
+	Small   Class = iota // whole messages; never wait behind Bulk
+	Bulk                 // chunks of large messages; leave room for Small
+	Control              // frames of the link or session; have reserved slots
+)
+
+// Link is one attachment to a peer. Its methods may be called from any
+// goroutine. Frames are sent in three steps, so that a message is encoded
+// straight into the memory that it is sent from:
+//
+//	slot, err := link.Reserve(ctx, transport.Small, n)
+//	copy(slot.Payload, …)
+//	err = link.Commit(slot, &wire.Header{Kind: wire.Call, …})
+//
+// Frames leave in the order of Commit as the link saw it.
+type Link interface {
+	Kind() Kind
+
+	// Start begins delivery to r. It is called once, before anything else
+	// arrives at r; frames may be sent before.
+	Start(r Receiver)
+
+	// MaxPayload is the largest payload of one frame in bytes. It never changes.
+	MaxPayload() int
+
+	// Reserve claims room for a frame with n <= MaxPayload payload bytes. It
+	// waits for room until ctx is done or the link is dead. A slot must be
+	// given back by Commit or Discard, soon: slots are few.
+	Reserve(ctx context.Context, class Class, n int) (Slot, error)
+
+	// Commit sends the frame in s. The caller sets Kind, Flags, Lane, Call,
+	// Method, Total and Arg of h; the link sets the others, and Sum according
+	// to its configuration. Commit never waits for the peer. An error means
+	// that the frame was not and will never be sent.
+	Commit(s Slot, h *wire.Header) error
+
+	// Discard gives a slot back unused.
+	Discard(s Slot)
+
+	// Close ends the link because of err (nil: regular end) and returns at
+	// once. Frames that were committed before may be lost. Only the first
+	// call counts.
+	Close(err error)
+
+	// Done is closed when the link is dead, all its resources are released,
+	// and Receiver.Closed has returned.
+	Done() <-chan struct{}
+
+	Info() LinkInfo
+}
+
+// Slot is room for one frame on the link that gave it.
+type Slot struct {
+	// Payload is where the message goes: exactly the bytes asked for. It
+	// belongs to the caller until Commit or Discard.
+	Payload []byte
+
+	// Token and Ref are the link's own.
+	Token uint64
+	Ref   any
+}
+
+// Receiver takes in what a link delivers. The link calls it from one goroutine
+// at a time, in order of arrival, with headers that were checked: sum, epoch,
+// length, sequence. An error closes the link with that error.
+//
+// Neither method may wait: on RDMA one poller serves many links.
+type Receiver interface {
+	// Land says where the payload of the frame belongs: h.Length bytes that
+	// stay valid until Frame or Closed. It is not called for empty payloads.
+	Land(h *wire.Header) ([]byte, error)
+
+	// Frame says that the frame is there, its payload in place and checked.
+	Frame(h *wire.Header) error
+
+	// Closed says that the link is dead, why, and that nothing follows. It
+	// is called exactly once; nil means that this side closed it regularly.
+	Closed(err error)
+}
+
+// LinkInfo describes a link to people and metrics.
+type LinkInfo struct {
+	Kind          Kind
+	Epoch         uint64
+	Local, Remote net.Addr
+	Device        string // RDMA: device and port, "rxe0/1"
+	MTU           int    // RDMA: path MTU in bytes
+	Stats         LinkStats
+}
+
+// LinkStats count what a link did.
+type LinkStats struct {
+	FramesSent, FramesReceived uint64
+	BytesSent, BytesReceived   uint64 // whole frames
+	SendBatches                uint64 // crossings or system calls that sent
+	RecvBatches                uint64 // polls or reads that brought something
+	CreditStalls               uint64 // times that a sender had frames but no credit
+	Stale                      uint64 // frames and completions of another epoch or generation, dropped
+}
+
+// Carrier makes control links. Package tcp implements it.
+type Carrier interface {
+	Dial(ctx context.Context, addr string) (Link, error)
+	Listen(addr string) (Listener, error)
+}
+
+// Listener accepts control links. Accept returns net.ErrClosed after Close.
+type Listener interface {
+	Accept() (Link, error)
+	Addr() net.Addr
+	Close() error
+}
+
+// Fabric makes fast links between two processes that already share a control
+// link. Package rdma implements it. A Fabric serves any number of sessions.
+type Fabric interface {
+	Kind() Kind
+
+	// Usable says why no fast link can start at the local address, or nil.
+	Usable(local net.Addr) error
+
+	// Prepare takes what a new link needs on this side, up to receives that
+	// are ready, without knowing the peer.
+	Prepare(ctx context.Context, local net.Addr) (Half, error)
+
+	// Close releases the fabric's own resources, after its links are done.
+	Close() error
+}
+
+// Half is a link that does not know its peer yet. It ends by Connect or Abort,
+// called once.
+type Half interface {
+	// Offer is what the peer must know. Epoch is left to the caller.
+	Offer() wire.QP
+
+	// Connect makes the link of the given epoch. It may block for a second
+	// where the peer cannot be resolved. On error everything is released.
+	Connect(ctx context.Context, epoch uint64, peer wire.QP) (Link, error)
+
+	Abort()
+}
