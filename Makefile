@@ -1,0 +1,77 @@
+# Verbena. `make help` lists the targets.
+
+GO          ?= go
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+FUZZTIME    ?= 30s
+BIN         := $(CURDIR)/bin
+VM          := $(BIN)/verbena-vm
+
+# Packages whose tests need an RDMA device: run in the VM, one boot each.
+VM_PACKAGES := ./transport/rdma/... ./bench/...
+
+# Deadlines: of one package on the host, of one package in the VM.
+TEST_TIMEOUT := 10m
+VM_TIMEOUT   := 15m
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build generate lint cross unit vm examples test bench fuzz clean
+
+help: ## show this list
+	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VM) ## install what tests and benchmarks need (QEMU, a kernel, perftest); says what
+	@$(VM) setup
+
+build: ## build the commands into bin/
+	@mkdir -p $(BIN)
+	$(GO) build -o $(BIN)/ ./cmd/... ./bench
+
+generate: ## regenerate stubs from .proto files (needs protoc)
+	$(GO) generate ./...
+
+lint: ## gofmt, go vet and staticcheck
+	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "not gofmt-ed: $$unformatted"; exit 1; }
+	$(GO) vet ./...
+	$(GO) run $(STATICCHECK) ./...
+
+cross: ## compile for every supported platform, with TCP alone where there is no cgo
+	@for target in linux/amd64 linux/arm64 darwin/arm64 windows/amd64; do \
+	  echo "CGO_ENABLED=0 $$target"; \
+	  CGO_ENABLED=0 GOOS=$${target%/*} GOARCH=$${target#*/} $(GO) build ./... || exit 1; \
+	  CGO_ENABLED=0 GOOS=$${target%/*} GOARCH=$${target#*/} $(GO) vet ./... || exit 1; \
+	done
+
+unit: ## unit tests and conformance suites on the simulated device, under the race detector
+	$(GO) test -race -timeout $(TEST_TIMEOUT) ./...
+
+vm: $(VM) ## the suites that need a real RDMA device, in the VM
+	@if $(VM) check; then \
+	  VERBENA_REQUIRE_RDMA=1 $(GO) test -count=1 -p 1 -timeout $(TEST_TIMEOUT) -exec "$(VM) run -timeout $(VM_TIMEOUT) --" $(VM_PACKAGES); \
+	elif [ -n "$$VERBENA_REQUIRE_RDMA" ]; then \
+	  echo "the VM suites may not be skipped here (VERBENA_REQUIRE_RDMA is set)"; exit 1; \
+	else \
+	  echo "SKIPPED: the VM suites, for the reason above"; \
+	fi
+
+examples: ## run the examples as separate processes
+	$(GO) test -count=1 -timeout $(TEST_TIMEOUT) ./examples/...
+
+test: setup unit vm examples ## all tests
+
+bench: setup build ## one table: echo calls over rdma and tcp in the VM, beside perftest
+	@$(VM) run -timeout $(VM_TIMEOUT) -out /out=$(CURDIR)/bench-results -- $(BIN)/bench run -json /out/bench.json $(BENCH_FLAGS)
+
+fuzz: ## run every fuzz target for FUZZTIME (default 30s)
+	@$(GO) list ./... | while read -r pkg; do \
+	  for f in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz'); do \
+	    echo "$$pkg $$f"; \
+	    $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) -timeout $(TEST_TIMEOUT) $$pkg </dev/null || exit 1; \
+	  done; \
+	done
+
+clean: ## remove what was built here (the cache of downloads stays)
+	rm -rf $(BIN) bench-results
+
+$(VM): $(shell find internal/vm cmd/verbena-vm -name '*.go' 2>/dev/null) go.mod
+	@mkdir -p $(BIN)
+	CGO_ENABLED=0 $(GO) build -o $@ ./cmd/verbena-vm
