@@ -107,8 +107,11 @@ type DeviceAttr struct {
 	MaxCQE          int
 	MaxMR           int
 	MaxPD           int
-	MaxQPRdAtomic   int
-	MaxSRQ          int
+	MaxQPRdAtomic   int // READs and atomics a QP serves at once
+
+	// MaxQPInitRdAtomic is how many a QP has outstanding; 0 if unknown.
+	MaxQPInitRdAtomic int
+	MaxSRQ            int
 }
 
 // PortState is the state of a port (enum ibv_port_state).
@@ -140,6 +143,7 @@ type PortAttr struct {
 	MaxMTU    MTU
 	ActiveMTU MTU
 	GIDTable  int // entries
+	PKeyTable int // entries; 0 if unknown
 	LID       uint16
 	LinkLayer LinkLayer
 }
