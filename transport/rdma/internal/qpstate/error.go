@@ -45,26 +45,26 @@ func (e *TransitionError) Error() string {
 	if e.QPN != 0 {
 		fmt.Fprintf(&b, " %#x", e.QPN)
 	}
-	fmt.Fprintf(&b, ", %v to %v: %v: ", e.From, e.To, e.reason())
-	b.WriteString(strings.Join(e.findings(), "; "))
+	var device *verbs.Error
+	reason := e.Err
+	if errors.As(e.Err, &device) {
+		reason = device.Errno // the rest of it is said here already
+	}
+	fmt.Fprintf(&b, ", %v to %v: %v: ", e.From, e.To, reason)
+	found := e.findings()
+	switch {
+	case len(found) > 0:
+		b.WriteString(strings.Join(found, "; "))
+	case device != nil && device.Hint != "":
+		b.WriteString(device.Hint)
+	default:
+		b.WriteString("it agrees with the table and with what is known of the device")
+	}
 	return b.String()
 }
 
 // Unwrap returns Err.
 func (e *TransitionError) Unwrap() error { return e.Err }
-
-// reason is the errno without the words that Error says better, and with the
-// hint of the provider if it had one.
-func (e *TransitionError) reason() string {
-	var ve *verbs.Error
-	if !errors.As(e.Err, &ve) {
-		return fmt.Sprint(e.Err)
-	}
-	if ve.Hint == "" {
-		return ve.Errno.Error()
-	}
-	return fmt.Sprintf("%v (%s)", ve.Errno, ve.Hint)
-}
 
 func (e *TransitionError) findings() []string {
 	var found []string
@@ -80,16 +80,13 @@ func (e *TransitionError) findings() []string {
 	for _, p := range e.Problems {
 		found = append(found, p.String())
 	}
-	if len(found) == 0 {
-		return []string{"transition and attributes agree with the table and with what is known of the device"}
-	}
 	return found
 }
 
 func (e *TransitionError) illegal() string {
 	to := next(e.Type, e.From)
 	if len(to) == 0 {
-		return "no transition of this type of QP or from this state is known"
+		return fmt.Sprintf("no such transition, and none is known from %v for this type", e.From)
 	}
 	names := make([]string, len(to))
 	for i, s := range to {
@@ -98,10 +95,8 @@ func (e *TransitionError) illegal() string {
 	return fmt.Sprintf("no such transition, %v leads to %s", e.From, strings.Join(names, ", "))
 }
 
-// found says whether Check has anything to say.
-func (e *TransitionError) found() bool {
-	return e.Illegal || e.Missing != 0 || e.Extra != 0 || len(e.Problems) > 0
-}
+// found says whether there is anything to say.
+func (e *TransitionError) found() bool { return len(e.findings()) > 0 }
 
 func (e *TransitionError) problem(attr verbs.AttrMask, format string, args ...any) {
 	e.Problems = append(e.Problems, Problem{attr, fmt.Sprintf(format, args...)})

@@ -44,13 +44,6 @@ func connectedMachine(t *testing.T, o Options) (*Machine, *fakeQP) {
 	return m, qp
 }
 
-func transitionError(t *testing.T, err error) *TransitionError {
-	t.Helper()
-	var e *TransitionError
-	require.ErrorAs(t, err, &e)
-	return e
-}
-
 // Steps give each type the attributes it takes and no other, with defaults.
 func TestStepsOfEveryType(t *testing.T) {
 	for _, typ := range allTypes {
@@ -129,11 +122,15 @@ func TestUnexplainedRefusal(t *testing.T) {
 	qp.fail, qp.became = refusal(syscall.ENOMEM), verbs.RTS
 	err := m.ToErr("test")
 	require.ErrorIs(t, err, syscall.ENOMEM)
-	require.ErrorContains(t, err, "agree with the table")
+	require.EqualError(t, err, "qpstate: RC QP 0x11, RTS to ERR: cannot allocate memory: "+
+		"it agrees with the table and with what is known of the device")
+
+	qp.fail, qp.became = &verbs.Error{Op: "ibv_modify_qp", Errno: syscall.EPERM, Hint: "a hint"}, verbs.RTS
+	require.EqualError(t, m.ToErr("test"), "qpstate: RC QP 0x11, RTS to ERR: operation not permitted: a hint")
 
 	qp.fail, qp.became = errors.New("no errno"), verbs.RTS
 	qp.queryErr = refusal(syscall.EIO)
-	e := transitionError(t, m.ToErr("test"))
+	e := transitionErrorOf(t, m.ToErr("test"))
 	require.ErrorContains(t, e, "no errno")
 	require.ErrorContains(t, e, "the state is not certain")
 	require.Equal(t, syscall.EIO, m.History()[len(m.History())-1].Errno)
@@ -148,7 +145,7 @@ func TestRefusalFindsTheTrueState(t *testing.T) {
 	m.OnChange(func(c Change) { seen = append(seen, c) })
 	qp.set(verbs.Err)
 
-	e := transitionError(t, m.Modify(&verbs.QPAttr{State: verbs.SQD}, verbs.AttrState, "drain"))
+	e := transitionErrorOf(t, m.Modify(&verbs.QPAttr{State: verbs.SQD}, verbs.AttrState, "drain"))
 	require.True(t, e.Illegal)
 	require.Equal(t, verbs.Err, e.From)
 	require.ErrorContains(t, e, "ERR leads to RESET, ERR; the QP was thought to be in RTS")
@@ -161,7 +158,7 @@ func TestRefusalFindsTheTrueState(t *testing.T) {
 func TestStrictDoesNotAskTheDevice(t *testing.T) {
 	qp := &fakeQP{typ: verbs.RC}
 	m := New(qp, Options{Strict: true, Device: roceDevice()})
-	e := transitionError(t, m.ToRTS(goodTiming))
+	e := transitionErrorOf(t, m.ToRTS(goodTiming))
 	require.True(t, e.Illegal)
 	require.ErrorIs(t, e, syscall.EINVAL)
 	require.Zero(t, qp.calls)
@@ -174,7 +171,7 @@ func TestConnectStopsAtTheFirstFailure(t *testing.T) {
 	require.NoError(t, m.ToInit(Local{Port: 1}))
 	timing := goodTiming
 	timing.Timeout = 99
-	e := transitionError(t, m.Connect(goodPath, timing))
+	e := transitionErrorOf(t, m.Connect(goodPath, timing))
 	require.ErrorContains(t, e, "TIMEOUT 99 (0x63) does not fit in 5 bits")
 	require.Equal(t, verbs.RTR, m.State())
 }
