@@ -1,0 +1,111 @@
+package vm
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+)
+
+// The control port carries frames: kind (1 byte), length (4 bytes, little
+// endian), payload. One ordered stream, so that everything the program wrote
+// has arrived when the result has.
+type frameKind byte
+
+const (
+	frameJob    frameKind = iota + 1 // host to guest, first: job as JSON
+	frameQuit                        // host to guest: SIGQUIT to the program
+	frameReady                       // guest to host, once: ready as JSON
+	frameStdout                      // guest to host: bytes of the program
+	frameStderr                      // guest to host: bytes of the program
+	frameFile                        // guest to host: index of the output (1 byte), bytes
+	frameResult                      // guest to host, last: result as JSON
+)
+
+// maxFrame bounds a payload; the kernel's virtio console takes at most 32 KiB
+// per write (drivers/char/virtio_console.c), larger frames gain nothing.
+// Jobs may be larger: arguments and environment, bounded by ARG_MAX (2 MiB).
+const (
+	frameHeader = 5
+	maxData     = 32<<10 - frameHeader
+	maxFrame    = 4 << 20
+	maxOutputs  = 255 // their index is one byte
+)
+
+// ready says that the guest is about to start the program.
+type ready struct {
+	Kernel string `json:"kernel"`
+}
+
+// result is the guest's last word. Fault is set when the guest failed to do its
+// part, NotStarted when the program could not be executed.
+type result struct {
+	ExitCode   int    `json:"exitCode"`
+	NotStarted string `json:"notStarted,omitempty"`
+	Fault      string `json:"fault,omitempty"`
+}
+
+// writeFrame writes header and payload in one Write.
+func writeFrame(w io.Writer, kind frameKind, payload ...[]byte) error {
+	n := 0
+	for _, p := range payload {
+		n += len(p)
+	}
+	if n > maxFrame {
+		return fmt.Errorf("vm: frame of %d bytes is over %d", n, maxFrame)
+	}
+	buf := make([]byte, frameHeader, frameHeader+n)
+	buf[0] = byte(kind)
+	binary.LittleEndian.PutUint32(buf[1:], uint32(n))
+	for _, p := range payload {
+		buf = append(buf, p...)
+	}
+	_, err := w.Write(buf)
+	return err
+}
+
+func writeJSONFrame(w io.Writer, kind frameKind, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return writeFrame(w, kind, b)
+}
+
+// readFrame returns io.EOF only between frames.
+func readFrame(r io.Reader) (frameKind, []byte, error) {
+	var h [frameHeader]byte
+	if _, err := io.ReadFull(r, h[:]); err != nil {
+		return 0, nil, err
+	}
+	kind, n := frameKind(h[0]), binary.LittleEndian.Uint32(h[1:])
+	if kind < frameJob || kind > frameResult {
+		return 0, nil, fmt.Errorf("vm: unknown frame kind %d", kind)
+	}
+	if n > maxFrame {
+		return 0, nil, fmt.Errorf("vm: frame of %d bytes is over %d", n, maxFrame)
+	}
+	payload := make([]byte, n)
+	if _, err := io.ReadFull(r, payload); err != nil {
+		if err == io.EOF {
+			err = io.ErrUnexpectedEOF
+		}
+		return 0, nil, err
+	}
+	return kind, payload, nil
+}
+
+// parseJob reads the first frame that the host sends.
+func parseJob(kind frameKind, payload []byte) (job, error) {
+	var j job
+	if kind != frameJob {
+		return j, fmt.Errorf("first frame is of kind %d, want %d", kind, frameJob)
+	}
+	if err := json.Unmarshal(payload, &j); err != nil {
+		return j, fmt.Errorf("job: %w", err)
+	}
+	if len(j.Args) == 0 || len(j.Outputs) > maxOutputs {
+		return j, fmt.Errorf("job has %d arguments and %d outputs", len(j.Args), len(j.Outputs))
+	}
+	return j, nil
+}

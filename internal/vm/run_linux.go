@@ -1,0 +1,253 @@
+package vm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Bounds of one run. A guest boots in seconds; on a host that is busy with
+// other guests it has taken half a minute.
+const (
+	bootTimeout = 2 * time.Minute
+	quitGrace   = 5 * time.Second // from SIGQUIT to the end of a program past its deadline
+	maxLog      = 16 << 20        // bytes of console kept; the first fault is what counts
+)
+
+// Run boots a guest, runs the program in it and waits for its end. The error is
+// nil when the program ran to its end, whatever its exit code, and the kernel
+// did not complain; a *KernelFault when it did; else it wraps one of the errors
+// of this package, or ctx's. When ctx ends, or this process dies in any way, the
+// guest dies at once. Run may be called by several goroutines.
+func Run(ctx context.Context, cfg Config) (Result, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return Result{}, err
+	}
+	qemu, m, err := prepare(cfg)
+	if err != nil {
+		return Result{}, err
+	}
+	g, err := startGuest(qemu, m.args(), cfg.KernelLog)
+	if err != nil {
+		return Result{}, err
+	}
+	res, err := g.run(ctx, cfg)
+	res.KernelLog = g.stop()
+	return res, g.explain(res, err)
+}
+
+// Check says whether Run can work here, without starting anything.
+func Check() error {
+	cache, err := CacheDir()
+	if err != nil {
+		return err
+	}
+	if _, err := findQEMU(); err != nil {
+		return err
+	}
+	_, err = findKernel(cache)
+	return err
+}
+
+func findQEMU() (string, error) {
+	if runtime.GOARCH != "amd64" {
+		return "", fmt.Errorf("%w, this is linux/%s", ErrUnsupported, runtime.GOARCH)
+	}
+	path, err := exec.LookPath("qemu-system-x86_64")
+	if err != nil {
+		return "", ErrNoQEMU
+	}
+	return path, nil
+}
+
+func prepare(cfg Config) (qemu string, m machine, err error) {
+	if qemu, err = findQEMU(); err != nil {
+		return "", machine{}, err
+	}
+	if cfg.CacheDir == "" {
+		if cfg.CacheDir, err = CacheDir(); err != nil {
+			return "", machine{}, err
+		}
+	}
+	k, err := findKernel(cfg.CacheDir)
+	if err != nil {
+		return "", machine{}, err
+	}
+	initrd, err := ensureInitrd(cfg.CacheDir, k, cfg.Init, cfg.Modules)
+	if err != nil {
+		return "", machine{}, err
+	}
+	return qemu, machine{kernel: k.image, initrd: initrd, cpus: cfg.CPUs, memoryMiB: cfg.MemoryMiB}, nil
+}
+
+// guest is a running QEMU and the host's ends of its two channels. It belongs
+// to the goroutine that called Run. Order of closing: QEMU, then the channels
+// end by themselves, then their files.
+type guest struct {
+	started          time.Time
+	control, console *os.File
+	kill             func()
+	exited           chan struct{} // closed when QEMU is gone
+	stderr           limitedBuffer // QEMU's own words; read after exited
+	log              limitedBuffer // the console; read after logged
+	logged           chan struct{} // closed when the console has ended
+	ready            bool          // the program was started
+}
+
+func startGuest(qemu string, args []string, kernelLog io.Writer) (*guest, error) {
+	var guestEnds [2]*os.File
+	g := &guest{started: time.Now(), exited: make(chan struct{}), logged: make(chan struct{})}
+	for i, host := range []**os.File{&g.control, &g.console} {
+		var err error
+		if *host, guestEnds[i], err = socketPair(); err != nil {
+			return nil, fmt.Errorf("vm: socketpair: %w", err)
+		}
+		defer guestEnds[i].Close()
+	}
+	cmd := exec.Command(qemu, args...)
+	cmd.ExtraFiles = guestEnds[:] // fdControl, fdConsole
+	cmd.Stderr = &g.stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Setpgid:   true, // a terminal's ^C is for the runner to handle
+		Pdeathsig: syscall.SIGKILL,
+	}
+	started := make(chan error)
+	go func() {
+		// The kernel sends Pdeathsig when the thread that forked ends, so this
+		// thread has to last as long as QEMU.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			cmd.Wait() // QEMU's exit status says nothing: the result frame does
+			close(g.exited)
+		}
+	}()
+	if err := <-started; err != nil {
+		g.control.Close()
+		g.console.Close()
+		return nil, fmt.Errorf("vm: start QEMU: %w", err)
+	}
+	g.kill = func() { cmd.Process.Kill() }
+	go func() {
+		io.Copy(io.MultiWriter(&g.log, kernelLog), g.console)
+		close(g.logged)
+	}()
+	return g, nil
+}
+
+// socketPair returns a pollable host end and a guest end.
+func socketPair() (host, guest *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := unix.SetNonblock(fds[0], true); err != nil {
+		return nil, nil, err
+	}
+	return os.NewFile(uintptr(fds[0]), "host"), os.NewFile(uintptr(fds[1]), "guest"), nil
+}
+
+// run drives the control port until the result, the deadline or ctx.
+func (g *guest) run(ctx context.Context, cfg Config) (res Result, err error) {
+	s := newSession(g.control, cfg)
+	boot, deadline := time.NewTimer(bootTimeout), time.NewTimer(cfg.Timeout)
+	defer boot.Stop()
+	defer deadline.Stop()
+	var grace <-chan time.Time // runs once the deadline has passed
+	for {
+		select {
+		case e := <-s.events:
+			if e.ready != nil {
+				g.ready = true
+				boot.Stop()
+				res.Kernel, res.Boot = e.ready.Kernel, time.Since(g.started)
+				continue
+			}
+			if grace != nil {
+				return res, fmt.Errorf("vm: %w (%v)", ErrDeadline, cfg.Timeout)
+			}
+			return g.outcome(res, e)
+		case <-boot.C:
+			return res, fmt.Errorf("vm: %w: nothing heard for %v", ErrBoot, bootTimeout)
+		case <-deadline.C:
+			s.quit()
+			grace = time.After(quitGrace)
+		case <-grace:
+			return res, fmt.Errorf("vm: %w (%v)", ErrDeadline, cfg.Timeout)
+		case <-cfg.Quit:
+			s.quit()
+		case <-ctx.Done():
+			return res, fmt.Errorf("vm: %w", context.Cause(ctx))
+		}
+	}
+}
+
+// outcome turns the end of the control port into the end of the run.
+func (g *guest) outcome(res Result, e sessionEvent) (Result, error) {
+	rig := ErrLost
+	if !g.ready {
+		rig = ErrBoot
+	}
+	switch {
+	case e.err != nil:
+		return res, fmt.Errorf("vm: %w: %w", rig, e.err)
+	case e.result.Fault != "":
+		return res, fmt.Errorf("vm: %w: %s", rig, e.result.Fault)
+	case e.result.NotStarted != "":
+		return res, fmt.Errorf("vm: %w: %s", ErrStart, e.result.NotStarted)
+	}
+	res.ExitCode = e.result.ExitCode
+	return res, nil
+}
+
+// stop ends QEMU and returns its console. There is nothing to be saved in the
+// guest: its disk is memory, and what counts has arrived.
+func (g *guest) stop() []byte {
+	g.kill()
+	<-g.exited
+	<-g.logged
+	g.control.Close()
+	g.console.Close()
+	return g.log.buf
+}
+
+// explain gives a failure its right name: the kernel's faults come before all
+// that may have followed from them, except that a guest which did not come up
+// has not run anything.
+func (g *guest) explain(res Result, err error) error {
+	if errors.Is(err, ErrBoot) {
+		said := g.stderr.buf
+		if len(said) == 0 {
+			said = res.KernelLog
+		}
+		return fmt.Errorf("%w; last words:\n%s", err, logTail(said, 15))
+	}
+	fault := findKernelFault(res.KernelLog)
+	if fault == nil {
+		return err
+	}
+	if err != nil {
+		return fmt.Errorf("%w; %w", fault, err)
+	}
+	fault.ExitCode = res.ExitCode
+	return fault
+}
+
+// limitedBuffer keeps the first maxLog bytes written to it.
+type limitedBuffer struct{ buf []byte }
+
+func (b *limitedBuffer) Write(p []byte) (int, error) {
+	b.buf = append(b.buf, p[:min(len(p), maxLog-len(b.buf))]...)
+	return len(p), nil
+}
