@@ -1,0 +1,111 @@
+//go:build linux && cgo
+
+package ibverbs
+
+/*
+#cgo noescape vb_poll_cq
+#cgo nocallback vb_poll_cq
+#cgo nocallback vb_arm_cq
+#include "shim.h"
+*/
+import "C"
+
+import (
+	"cmp"
+	"math"
+	"syscall"
+	"unsafe"
+
+	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
+)
+
+// cq is a completion queue, known to its device by a number that
+// asynchronous events bring back.
+type cq struct {
+	object
+	cq  *C.struct_vb_cq
+	dev *device
+	id  uint64
+}
+
+func (d *device) CreateCQ(depth int, ch verbs.CompChannel) (verbs.CQ, error) {
+	const op = "ibv_create_cq"
+	if err := d.alive(op); err != nil {
+		return nil, err
+	}
+	parents := []*object{&d.object}
+	var cch *C.struct_vb_comp_channel
+	if ch != nil {
+		own, ok := ch.(*compChannel)
+		if !ok {
+			return nil, failure(op, d.name, syscall.EINVAL, "the channel is of another provider")
+		}
+		if err := own.alive(op); err != nil {
+			return nil, err
+		}
+		cch, parents = own.ch, append(parents, &own.object)
+	}
+	if depth < 1 || depth > math.MaxInt32 {
+		return nil, failure(op, d.name, syscall.EINVAL, "depth must be at least 1 and fit 31 bits")
+	}
+
+	c := &cq{dev: d}
+	d.mu.Lock()
+	d.nextCQ++
+	c.id = d.nextCQ
+	d.cqs[c.id] = c
+	d.mu.Unlock()
+
+	var err error
+	c.cq, err = C.vb_create_numbered_cq(d.ctx, C.int(depth), C.uint64_t(c.id), cch)
+	if c.cq == nil {
+		d.forget(c)
+		return nil, failure(op, d.name, err, cmp.Or(limitHint(d, cqWants(depth)), memlockHint(err, 0)))
+	}
+	c.born("CQ", "CQ of "+d.name, parents...)
+	return c, nil
+}
+
+func (d *device) forget(c *cq) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.cqs, c.id)
+}
+
+func (c *cq) Poll(wc []verbs.WC) (int, error) {
+	const op = "ibv_poll_cq"
+	if err := c.alive(op); err != nil {
+		return 0, err
+	}
+	if len(wc) == 0 {
+		return 0, nil
+	}
+	n := C.vb_poll_cq(c.cq, (*C.struct_vb_wc)(unsafe.Pointer(&wc[0])), C.int(min(len(wc), math.MaxInt32)))
+	if n < 0 {
+		return 0, failure(op, c.name, syscall.Errno(-n))
+	}
+	return int(n), nil
+}
+
+func (c *cq) Arm() error {
+	const op = "ibv_req_notify_cq"
+	if err := c.alive(op); err != nil {
+		return err
+	}
+	if rc := C.vb_arm_cq(c.cq); rc < 0 {
+		return failure(op, c.name, syscall.Errno(-rc))
+	}
+	return nil
+}
+
+func (c *cq) Depth() int { return int(c.cq.cqe) }
+
+func (c *cq) Destroy() error {
+	return c.destroy("ibv_destroy_cq", func() error {
+		if err := errnoOf(C.vb_destroy_cq(c.cq)); err != nil {
+			return err
+		}
+		c.dev.forget(c)
+		return nil
+	})
+}

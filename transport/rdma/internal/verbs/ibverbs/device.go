@@ -1,0 +1,132 @@
+//go:build linux && cgo
+
+package ibverbs
+
+/*
+#include "shim.h"
+*/
+import "C"
+
+import (
+	"sync"
+	"syscall"
+
+	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
+)
+
+// device is an open device context.
+//
+// Its CQs are known by a number, which the library hands back with an event:
+// an address could belong to the next CQ by then.
+type device struct {
+	object
+	ctx  *C.struct_vb_context
+	wake wakeFD // of Interrupt
+
+	mu     sync.Mutex
+	cqs    map[uint64]*cq
+	nextCQ uint64
+}
+
+func openDevice(name string, d *C.struct_vb_device) (*device, error) {
+	ctx, err := C.vb_open_device(d)
+	if ctx == nil {
+		return nil, failure("ibv_open_device", name, err, openHint(name, err))
+	}
+	dev := &device{ctx: ctx, cqs: map[uint64]*cq{}}
+	if err := errnoOf(C.vb_set_nonblock(ctx.async_fd)); err != nil {
+		C.vb_close_device(ctx)
+		return nil, failure("fcntl", name+"'s event descriptor", err)
+	}
+	// One Interrupt, one ErrInterrupted: a counter taken one by one.
+	if dev.wake, err = newWakeFD(oneSignal); err != nil {
+		C.vb_close_device(ctx)
+		return nil, failure("eventfd", name, err)
+	}
+	dev.born("device", name)
+	return dev, nil
+}
+
+func (d *device) Name() string { return d.name }
+
+func (d *device) Query() (verbs.DeviceAttr, error) {
+	const op = "ibv_query_device"
+	if err := d.alive(op); err != nil {
+		return verbs.DeviceAttr{}, err
+	}
+	var a C.struct_vb_device_attr
+	if err := errnoOf(C.vb_query_device(d.ctx, &a)); err != nil {
+		return verbs.DeviceAttr{}, failure(op, d.name, err)
+	}
+	return verbs.DeviceAttr{
+		FirmwareVersion: C.GoString(&a.fw_ver[0]),
+		VendorID:        uint32(a.vendor_id),
+		VendorPartID:    uint32(a.vendor_part_id),
+		Ports:           uint8(a.phys_port_cnt),
+		MaxQP:           int(a.max_qp),
+		MaxQPWR:         int(a.max_qp_wr),
+		MaxSGE:          int(a.max_sge),
+		MaxCQ:           int(a.max_cq),
+		MaxCQE:          int(a.max_cqe),
+		MaxMR:           int(a.max_mr),
+		MaxPD:           int(a.max_pd),
+		MaxQPRdAtomic:   int(a.max_qp_rd_atom),
+		MaxSRQ:          int(a.max_srq),
+	}, nil
+}
+
+func (d *device) QueryPort(port uint8) (verbs.PortAttr, error) {
+	const op = "ibv_query_port"
+	if err := d.alive(op); err != nil {
+		return verbs.PortAttr{}, err
+	}
+	var a C.struct_vb_port_attr // zero where a driver does not fill it
+	if err := errnoOf(C.vb_query_port(d.ctx, C.uint8_t(port), &a)); err != nil {
+		return verbs.PortAttr{}, failure(op, portName(d.name, port), err)
+	}
+	return verbs.PortAttr{
+		State:     verbs.PortState(a.state),
+		MaxMTU:    verbs.MTU(a.max_mtu),
+		ActiveMTU: verbs.MTU(a.active_mtu),
+		GIDTable:  int(a.gid_tbl_len),
+		LID:       uint16(a.lid),
+		LinkLayer: verbs.LinkLayer(a.link_layer),
+	}, nil
+}
+
+func (d *device) AsyncEvent() (verbs.AsyncEvent, error) {
+	const op = "ibv_get_async_event"
+	if err := d.alive(op); err != nil {
+		return verbs.AsyncEvent{}, err
+	}
+	var e C.struct_vb_event
+	switch rc := C.vb_wait_async(d.ctx, d.wake.c(), &e); {
+	case rc < 0:
+		return verbs.AsyncEvent{}, failure(op, d.name, syscall.Errno(-rc))
+	case rc == 0:
+		return verbs.AsyncEvent{}, verbs.ErrInterrupted
+	}
+	event := verbs.AsyncEvent{Type: verbs.EventType(e._type), QPNum: uint32(e.qp_num), Port: uint8(e.port)}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if c, ok := d.cqs[uint64(e.cq_context)]; ok {
+		event.CQ = c
+	}
+	return event, nil
+}
+
+func (d *device) Interrupt() {
+	if !d.gone.Load() {
+		d.wake.signal()
+	}
+}
+
+func (d *device) Close() error {
+	return d.destroy("ibv_close_device", func() error {
+		if err := errnoOf(C.vb_close_device(d.ctx)); err != nil {
+			return err
+		}
+		d.wake.close()
+		return nil
+	})
+}

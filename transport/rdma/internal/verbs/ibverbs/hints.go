@@ -1,0 +1,141 @@
+//go:build linux && cgo
+
+package ibverbs
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
+)
+
+// openHint explains a device that cannot be opened by its character device.
+func openHint(device string, err error) string {
+	node := uverbsNode("/sys/class/infiniband_verbs", device)
+	if node == "" {
+		return "sysfs names no uverbs device for it"
+	}
+	info, statErr := os.Stat(node)
+	if statErr != nil {
+		return fmt.Sprintf("%s: %v; a container needs the device passed in", node, errors.Unwrap(statErr))
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || !errors.Is(err, os.ErrPermission) {
+		return ""
+	}
+	return fmt.Sprintf("%s has mode %v, uid %d, gid %d; this process is uid %d, gid %d",
+		node, info.Mode().Perm(), st.Uid, st.Gid, os.Geteuid(), os.Getegid())
+}
+
+// uverbsNode finds the character device of an RDMA device, "" if unknown.
+func uverbsNode(class, device string) string {
+	files, _ := filepath.Glob(filepath.Join(class, "uverbs*", "ibdev"))
+	for _, f := range files {
+		if b, err := os.ReadFile(f); err == nil && strings.TrimSpace(string(b)) == device {
+			return filepath.Join("/dev/infiniband", filepath.Base(filepath.Dir(f)))
+		}
+	}
+	return ""
+}
+
+// memlockHint explains ENOMEM where memory of need bytes was to be pinned (0:
+// an amount that is the driver's). The kernel holds RLIMIT_MEMLOCK against all
+// that the process has pinned, unless it has CAP_IPC_LOCK.
+func memlockHint(err error, need int) string {
+	var limit unix.Rlimit
+	if !errors.Is(err, syscall.ENOMEM) || unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit) != nil {
+		return ""
+	}
+	if limit.Cur == unix.RLIM_INFINITY {
+		return "RLIMIT_MEMLOCK is unlimited: memory or the device's resources are exhausted"
+	}
+	s := fmt.Sprintf("RLIMIT_MEMLOCK is %d bytes", limit.Cur)
+	if pinned := pinnedBytes("/proc/self/status"); pinned >= 0 {
+		s += fmt.Sprintf(", pinned already are %d", pinned)
+	}
+	if need > 0 {
+		page := os.Getpagesize()
+		s += fmt.Sprintf(", this needs %d", (need+page-1)/page*page)
+	}
+	return s + "; raise it with ulimit -l or systemd's LimitMEMLOCK"
+}
+
+// pinnedBytes reads what the process has pinned, -1 if unknown.
+func pinnedBytes(status string) int64 {
+	f, err := os.Open(status)
+	if err != nil {
+		return -1
+	}
+	defer f.Close()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		var kib int64
+		if n, _ := fmt.Sscanf(lines.Text(), "VmPin: %d kB", &kib); n == 1 {
+			return kib << 10
+		}
+	}
+	return -1
+}
+
+// limitHint names the device limit that a request went beyond, "" if none.
+func limitHint(dev *device, wants ...want) string {
+	attr, err := dev.Query()
+	if err != nil {
+		return ""
+	}
+	for _, w := range wants {
+		if limit := w.limit(attr); w.n > limit {
+			return fmt.Sprintf("%s %d is above the device's limit of %d", w.name, w.n, limit)
+		}
+	}
+	return ""
+}
+
+type want struct {
+	name  string
+	n     int
+	limit func(verbs.DeviceAttr) int
+}
+
+func cqWants(depth int) want {
+	return want{"depth", depth, func(a verbs.DeviceAttr) int { return a.MaxCQE }}
+}
+
+func qpWants(caps verbs.QPCaps) []want {
+	wr := func(a verbs.DeviceAttr) int { return a.MaxQPWR }
+	sge := func(a verbs.DeviceAttr) int { return a.MaxSGE }
+	return []want{
+		{"MaxSendWR", caps.MaxSendWR, wr},
+		{"MaxRecvWR", caps.MaxRecvWR, wr},
+		{"MaxSendSGE", caps.MaxSendSGE, sge},
+		{"MaxRecvSGE", caps.MaxRecvSGE, sge},
+	}
+}
+
+// pathHint explains the errnos of a path that say less than the kernel knows.
+func pathHint(err error) string {
+	switch {
+	case errors.Is(err, syscall.ETIMEDOUT):
+		return "the destination GID could not be resolved to a link address"
+	case errors.Is(err, syscall.ENODATA):
+		return "the GID table has no entry at SGIDIndex"
+	}
+	return ""
+}
+
+// postHint explains a work request that was not taken.
+func postHint(errno syscall.Errno, queue string) string {
+	switch errno {
+	case syscall.ENOMEM:
+		return "the " + queue + " queue is full"
+	case syscall.EINVAL:
+		return "the QP is in a state that takes none, or an opcode, flag or length does not fit the QP"
+	}
+	return ""
+}

@@ -1,0 +1,128 @@
+//go:build linux && cgo
+
+package ibverbs
+
+/*
+#cgo noescape vb_post_send
+#cgo nocallback vb_post_send
+#cgo noescape vb_post_recv
+#cgo nocallback vb_post_recv
+#include "shim.h"
+*/
+import "C"
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"syscall"
+	"unsafe"
+
+	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
+)
+
+// qp is a queue pair. Its number, type and sizes never change.
+type qp struct {
+	object
+	qp   *C.struct_vb_qp
+	num  uint32
+	typ  verbs.QPType
+	caps verbs.QPCaps
+}
+
+func (p *pd) CreateQP(init verbs.QPInit) (verbs.QP, error) {
+	const op = "ibv_create_qp"
+	if err := p.alive(op); err != nil {
+		return nil, err
+	}
+	send, err := ownCQ(op, "SendCQ", init.SendCQ)
+	if err != nil {
+		return nil, err
+	}
+	recv, err := ownCQ(op, "RecvCQ", init.RecvCQ)
+	if err != nil {
+		return nil, err
+	}
+	c := C.struct_vb_qp_init_attr{send_cq: send.cq, recv_cq: recv.cq, qp_type: C.uint32_t(init.Type)}
+	if c.cap, err = cCaps(init.Caps); err != nil {
+		return nil, failure(op, p.name, syscall.EINVAL, err.Error())
+	}
+	if init.SignalAll {
+		c.sq_sig_all = 1
+	}
+	q, err := C.vb_create_qp(p.pd, &c)
+	if q == nil {
+		hint := cmp.Or(limitHint(p.dev, qpWants(init.Caps)...), memlockHint(err, 0))
+		return nil, failure(op, p.name, err, hint)
+	}
+	v := &qp{qp: q, num: uint32(q.qp_num), typ: init.Type, caps: goCaps(&c.cap)}
+	v.born("QP", fmt.Sprintf("QP %#x of %s", v.num, p.dev.name), &p.object, &send.object, &recv.object)
+	return v, nil
+}
+
+func ownCQ(op, field string, c verbs.CQ) (*cq, error) {
+	own, ok := c.(*cq)
+	if !ok {
+		return nil, failure(op, field, syscall.EINVAL, "it must be a CQ of this provider")
+	}
+	return own, own.alive(op)
+}
+
+func (q *qp) Num() uint32        { return q.num }
+func (q *qp) Type() verbs.QPType { return q.typ }
+func (q *qp) Caps() verbs.QPCaps { return q.caps }
+
+func (q *qp) Modify(attr *verbs.QPAttr, mask verbs.AttrMask) error {
+	const op = "ibv_modify_qp"
+	if err := q.alive(op); err != nil {
+		return err
+	}
+	c := cQPAttr(attr)
+	if err := errnoOf(C.vb_modify_qp(q.qp, &c, C.int(mask))); err != nil {
+		return failure(op, q.name, err, pathHint(err))
+	}
+	return nil
+}
+
+func (q *qp) Query() (verbs.QPAttr, error) {
+	const op = "ibv_query_qp"
+	if err := q.alive(op); err != nil {
+		return verbs.QPAttr{}, err
+	}
+	var c C.struct_vb_qp_attr
+	var init C.struct_vb_qp_init_attr
+	if err := errnoOf(C.vb_query_qp(q.qp, &c, C.int(queryMask), &init)); err != nil {
+		return verbs.QPAttr{}, failure(op, q.name, err)
+	}
+	return goQPAttr(&c), nil
+}
+
+func (q *qp) Destroy() error {
+	return q.destroy("ibv_destroy_qp", func() error { return errnoOf(C.vb_destroy_qp(q.qp)) })
+}
+
+func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
+	const op = "ibv_post_send"
+	if err := q.alive(op); err != nil || len(wrs) == 0 {
+		return 0, err
+	}
+	done := C.vb_post_send(q.qp, (*C.struct_vb_send_req)(unsafe.Pointer(&wrs[0])), C.int(min(len(wrs), math.MaxInt32)))
+	if done.err != 0 {
+		errno := syscall.Errno(done.err)
+		return int(done.n), failure(op, q.name, errno, postHint(errno, "send"))
+	}
+	return int(done.n), nil
+}
+
+func (q *qp) PostRecv(wrs []verbs.RecvWR) (int, error) {
+	const op = "ibv_post_recv"
+	if err := q.alive(op); err != nil || len(wrs) == 0 {
+		return 0, err
+	}
+	done := C.vb_post_recv(q.qp, (*C.struct_vb_recv_req)(unsafe.Pointer(&wrs[0])), C.int(min(len(wrs), math.MaxInt32)))
+	if done.err != 0 {
+		errno := syscall.Errno(done.err)
+		return int(done.n), failure(op, q.name, errno, postHint(errno, "receive"))
+	}
+	return int(done.n), nil
+}
