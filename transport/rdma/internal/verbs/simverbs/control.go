@@ -1,0 +1,97 @@
+package simverbs
+
+import (
+	"fmt"
+
+	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
+)
+
+// Partition makes the network lose every packet from one host to another, in
+// that direction, until Heal.
+func (f *Fabric) Partition(from, to string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.cut[[2]*host{f.host(from), f.host(to)}] = true
+}
+
+// Heal ends all partitions.
+func (f *Fabric) Heal() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	clear(f.cut)
+}
+
+// nic finds a device; it panics if there is none of that name.
+func (f *Fabric) nic(hostName, device string) *nic {
+	for _, n := range f.host(hostName).nics {
+		if n.name == device {
+			return n
+		}
+	}
+	panic(fmt.Sprintf("simverbs: host %q has no device %q", hostName, device))
+}
+
+// SetPort takes a port down or brings it up, and raises the event.
+func (f *Fabric) SetPort(hostName, device string, num uint8, up bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := f.nic(hostName, device)
+	state, event := verbs.PortDown, verbs.EventPortErr
+	if up {
+		state, event = verbs.PortActive, verbs.EventPortActive
+	}
+	n.ports[num-1].attr.State = state
+	n.raise(verbs.AsyncEvent{Type: event, Port: num})
+}
+
+// SetGIDs replaces the GID table of a port, and raises the event. Connected
+// QPs keep the way they have.
+func (f *Fabric) SetGIDs(hostName, device string, num uint8, gids []verbs.GIDEntry) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := f.nic(hostName, device)
+	n.ports[num-1].gids = append([]verbs.GIDEntry(nil), gids...)
+	n.raise(verbs.AsyncEvent{Type: verbs.EventGIDChange, Port: num})
+}
+
+// KillDevice is a fatal device error: the event is raised, no completion comes
+// any more, and every call but those that destroy fails with EIO.
+func (f *Fabric) KillDevice(hostName, device string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := f.nic(hostName, device)
+	n.dead = true
+	for _, q := range n.qps {
+		q.forget()
+		q.attr.State = verbs.Err
+	}
+	n.raise(verbs.AsyncEvent{Type: verbs.EventDeviceFatal})
+}
+
+// KillHost is the death of all processes on a host as its peers see it: its
+// QPs answer nothing from now on. Its own objects are still to be destroyed.
+func (f *Fabric) KillHost(hostName string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, n := range f.host(hostName).nics {
+		for num, q := range n.qps {
+			q.forget()
+			q.attr.State = verbs.Err
+			delete(n.qps, num)
+		}
+	}
+}
+
+// Raise gives an asynchronous event to all who opened the device, true or not.
+func (f *Fabric) Raise(hostName, device string, e verbs.AsyncEvent) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.nic(hostName, device).raise(e)
+}
+
+// Inject enters a completion into a CQ as it is, whatever was posted.
+func (f *Fabric) Inject(cq verbs.CQ, wc verbs.WC) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	cq.(*CQ).push(cqEntry{wc: wc})
+}

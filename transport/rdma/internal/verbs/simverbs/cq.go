@@ -1,0 +1,232 @@
+package simverbs
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
+)
+
+// CQ is a completion queue. The device enters completions under Fabric.mu, the
+// owner polls without it; mu guards the ring between them.
+type CQ struct {
+	object
+	dev   *device
+	ch    *compChannel
+	depth int
+
+	count atomic.Int64 // entries in ring, so that an empty poll takes no lock
+
+	mu      sync.Mutex
+	ring    []cqEntry // grows up to depth
+	head    int
+	armed   bool
+	overrun bool // since the last poll
+	dead    bool // destroyed: late completions vanish
+
+	held []cqEntry // guarded by Fabric.mu: entered when the CQ is armed
+}
+
+// cqEntry is a completion and what polling it frees.
+type cqEntry struct {
+	wc    verbs.WC
+	send  bool
+	qp    *QP    // a send under the Spec model: polling frees
+	sqEnd uint64 // the slots of qp up to here
+}
+
+func (d *device) CreateCQ(depth int, ch verbs.CompChannel) (verbs.CQ, error) {
+	const op = "ibv_create_cq"
+	if err := d.enterAlive(op, &d.object); err != nil {
+		return nil, err
+	}
+	defer d.f.mu.Unlock()
+	if depth < 1 || depth > d.nic.attr.MaxCQE {
+		return nil, &verbs.Error{Op: op, Object: d.name, Errno: syscall.EINVAL,
+			Hint: fmt.Sprintf("%d entries, the device allows 1 to %d", depth, d.nic.attr.MaxCQE)}
+	}
+	cq := &CQ{dev: d, depth: d.f.roundCQ(depth)}
+	cq.ring = make([]cqEntry, min(cq.depth, 64))
+	from := []*object{&d.object}
+	if ch != nil {
+		c, ok := ch.(*compChannel)
+		if !ok || c.dev != d || c.gone {
+			return nil, &verbs.Error{Op: op, Object: d.name, Errno: syscall.EINVAL, Hint: "channel of another device"}
+		}
+		cq.ch = c
+		from = append(from, &c.object)
+	}
+	cq.born("CQ", "CQ of "+d.name, from...)
+	return cq, nil
+}
+
+// Depth is the number of entries after rounding.
+func (cq *CQ) Depth() int { return cq.depth }
+
+// Poll implements verbs.CQ.
+func (cq *CQ) Poll(wc []verbs.WC) (int, error) {
+	if cq.count.Load() == 0 {
+		return 0, nil
+	}
+	cq.mu.Lock()
+	defer cq.mu.Unlock()
+	n := min(len(wc), int(cq.count.Load()))
+	for i := range wc[:n] {
+		e := &cq.ring[cq.head]
+		wc[i] = e.wc
+		if e.qp != nil && e.sqEnd > e.qp.sqFree.Load() {
+			e.qp.sqFree.Store(e.sqEnd)
+		}
+		e.qp = nil
+		if cq.head++; cq.head == len(cq.ring) {
+			cq.head = 0
+		}
+	}
+	cq.count.Add(int64(-n))
+	cq.overrun = cq.overrun && n == 0
+	return n, nil
+}
+
+// push enters a completion. Fabric.mu is held.
+func (cq *CQ) push(e cqEntry) {
+	cq.mu.Lock()
+	defer cq.mu.Unlock()
+	if cq.dead {
+		return
+	}
+	n := int(cq.count.Load())
+	if n == cq.depth {
+		if !cq.overrun {
+			cq.overrun = true
+			cq.dev.events.push(verbs.AsyncEvent{Type: verbs.EventCQErr, CQ: cq})
+		}
+		return
+	}
+	if n == len(cq.ring) {
+		cq.grow()
+	}
+	at := cq.head + n
+	if at >= len(cq.ring) {
+		at -= len(cq.ring)
+	}
+	cq.ring[at] = e
+	cq.count.Add(1)
+	cq.dev.f.completions.Add(1)
+	if cq.armed {
+		cq.armed = false
+		if cq.ch != nil && !cq.dev.f.losesEvent() {
+			cq.ch.wake(wakeEvent)
+		}
+	}
+}
+
+func (cq *CQ) grow() {
+	ring := make([]cqEntry, min(cq.depth, 4*len(cq.ring)))
+	copied := copy(ring, cq.ring[cq.head:])
+	copy(ring[copied:], cq.ring[:cq.head])
+	cq.ring, cq.head = ring, 0
+}
+
+// Arm implements verbs.CQ.
+func (cq *CQ) Arm() error {
+	if err := cq.dev.enterAlive("ibv_req_notify_cq", &cq.object); err != nil {
+		return err
+	}
+	defer cq.dev.f.mu.Unlock()
+	cq.releaseHeld()
+	cq.mu.Lock()
+	defer cq.mu.Unlock()
+	cq.armed = true
+	return nil
+}
+
+// releaseHeld enters the completions that were kept for this moment. Fabric.mu
+// is held.
+func (cq *CQ) releaseHeld() {
+	held := cq.held
+	cq.held = nil
+	for _, e := range held {
+		cq.push(e)
+	}
+}
+
+// Destroy implements verbs.CQ.
+func (cq *CQ) Destroy() error {
+	if err := cq.dev.enter("ibv_destroy_cq", &cq.object); err != nil {
+		return err
+	}
+	defer cq.dev.f.mu.Unlock()
+	if err := cq.die("ibv_destroy_cq"); err != nil {
+		return err
+	}
+	cq.mu.Lock()
+	defer cq.mu.Unlock()
+	cq.dead = true
+	return nil
+}
+
+// compChannel delivers completion events. flags and ring are all there is to
+// Wait: set a flag, ring once.
+type compChannel struct {
+	object
+	dev   *device
+	flags atomic.Uint32
+	ring  chan struct{}
+}
+
+const (
+	wakeEvent uint32 = 1 << iota
+	wakeCall
+)
+
+func (d *device) CreateCompChannel() (verbs.CompChannel, error) {
+	if err := d.enterAlive("ibv_create_comp_channel", &d.object); err != nil {
+		return nil, err
+	}
+	defer d.f.mu.Unlock()
+	c := &compChannel{dev: d, ring: make(chan struct{}, 1)}
+	c.born("channel", "channel of "+d.name, &d.object)
+	return c, nil
+}
+
+func (c *compChannel) wake(flag uint32) {
+	c.flags.Or(flag)
+	signal(c.ring)
+}
+
+func (c *compChannel) Wake() { c.wake(wakeCall) }
+
+func (c *compChannel) Wait(timeout time.Duration) (verbs.WakeReason, error) {
+	var expired <-chan time.Time
+	for {
+		switch flags := c.flags.Swap(0); {
+		case flags&wakeCall != 0:
+			return verbs.WakeCall, nil
+		case flags&wakeEvent != 0:
+			return verbs.WakeEvent, nil
+		case timeout == 0:
+			return verbs.WakeTimeout, nil
+		}
+		if timeout > 0 && expired == nil {
+			t := time.NewTimer(timeout)
+			defer t.Stop()
+			expired = t.C
+		}
+		select {
+		case <-c.ring:
+		case <-expired:
+			timeout = 0
+		}
+	}
+}
+
+func (c *compChannel) Destroy() error {
+	if err := c.dev.enter("ibv_destroy_comp_channel", &c.object); err != nil {
+		return err
+	}
+	defer c.dev.f.mu.Unlock()
+	return c.die("ibv_destroy_comp_channel")
+}

@@ -1,0 +1,283 @@
+package simverbs
+
+import (
+	"fmt"
+	"math/bits"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
+)
+
+// QP is a queue pair. All of it is guarded by Fabric.mu, except sqFree.
+//
+// The send queue holds the WRs from sqDone to sqTail: those before sqNext are
+// with the peer, those from it on were not yet read by the device. The counts
+// go up for ever, also across RESET, and index sq modulo its length.
+type QP struct {
+	object
+	dev      *device
+	pd       *pd
+	scq, rcq *CQ
+	num      uint32
+	typ      verbs.QPType
+	caps     verbs.QPCaps
+	sigAll   bool
+
+	attr  verbs.QPAttr // attr.State is the state
+	dst   *port        // resolved at RTR; nil for UD
+	life  uint64       // how often it was RESET; tells packets and timers of an earlier life
+	notes bool         // raise SQ_DRAINED
+
+	sq                     []sendWQE
+	sqDone, sqNext, sqTail uint64
+	sqFree                 atomic.Uint64 // slots up to here may be posted again; Poll advances it under the Spec model
+	rq                     []verbs.RecvWR
+	rqHead, rqTail         uint64
+
+	requester
+	responder
+}
+
+type sendWQE struct {
+	wr     verbs.SendWR
+	inline []byte // copied at post
+	psn    uint32
+}
+
+// roundQueue is the size of a work queue for which n entries were asked.
+func (f *Fabric) roundQueue(n int) int {
+	switch {
+	case f.cfg.Round != nil:
+		return max(n, f.cfg.Round(n))
+	case f.cfg.Model == Spec:
+		return 1 << bits.Len(uint(max(n, 1)-1))
+	}
+	return 1<<bits.Len(uint(n)) - 1
+}
+
+func (f *Fabric) roundCQ(n int) int {
+	if f.cfg.Round != nil {
+		return max(n, f.cfg.Round(n))
+	}
+	return 1<<bits.Len(uint(n)) - 1
+}
+
+func (p *pd) CreateQP(init verbs.QPInit) (verbs.QP, error) {
+	const op = "ibv_create_qp"
+	d := p.dev
+	if err := d.enterAlive(op, &p.object); err != nil {
+		return nil, err
+	}
+	defer d.f.mu.Unlock()
+	refuse := func(errno syscall.Errno, format string, args ...any) (verbs.QP, error) {
+		return nil, &verbs.Error{Op: op, Object: d.name, Errno: errno, Hint: fmt.Sprintf(format, args...)}
+	}
+	if init.Type != verbs.RC && init.Type != verbs.UC && init.Type != verbs.UD {
+		return refuse(syscall.EOPNOTSUPP, "QP type %v", init.Type)
+	}
+	scq, ok1 := init.SendCQ.(*CQ)
+	rcq, ok2 := init.RecvCQ.(*CQ)
+	if !ok1 || !ok2 || scq.dev != d || rcq.dev != d || scq.gone || rcq.gone {
+		return refuse(syscall.EINVAL, "a QP needs two CQs of its device")
+	}
+	c := init.Caps
+	for _, limit := range []struct {
+		name       string
+		value, max int
+	}{
+		{"max_send_wr", c.MaxSendWR, d.nic.attr.MaxQPWR}, {"max_recv_wr", c.MaxRecvWR, d.nic.attr.MaxQPWR},
+		{"max_send_sge", c.MaxSendSGE, d.nic.attr.MaxSGE}, {"max_recv_sge", c.MaxRecvSGE, d.nic.attr.MaxSGE},
+		{"max_inline_data", c.MaxInlineData, d.nic.maxInline},
+	} {
+		if limit.value < 0 || limit.value > limit.max {
+			return refuse(syscall.EINVAL, "%s %d, the device allows %d", limit.name, limit.value, limit.max)
+		}
+	}
+	if len(d.nic.qps) == d.nic.attr.MaxQP {
+		return refuse(syscall.ENOMEM, "all %d QPs are in use", d.nic.attr.MaxQP)
+	}
+
+	// As rxe has it: inline data shares the space of the gather elements, 16
+	// bytes each.
+	c.MaxSendWR, c.MaxRecvWR = d.f.roundQueue(c.MaxSendWR), d.f.roundQueue(c.MaxRecvWR)
+	c.MaxSendSGE, c.MaxRecvSGE = max(c.MaxSendSGE, 1), max(c.MaxRecvSGE, 1)
+	c.MaxInlineData = max(16*c.MaxSendSGE, (c.MaxInlineData+15)&^15)
+	c.MaxInlineData = min(c.MaxInlineData, d.nic.maxInline)
+
+	q := &QP{
+		dev: d, pd: p, scq: scq, rcq: rcq, typ: init.Type, caps: c, sigAll: init.SignalAll, num: d.nic.newQPN(),
+		sq: make([]sendWQE, max(c.MaxSendWR, 1)), rq: make([]verbs.RecvWR, max(c.MaxRecvWR, 1)),
+	}
+	d.nic.qps[q.num] = q
+	q.born("QP", fmt.Sprintf("QP %#x", q.num), &p.object, &scq.object, &rcq.object)
+	return q, nil
+}
+
+// newQPN takes the lowest number that is free, or the next one.
+func (n *nic) newQPN() uint32 {
+	num := n.lastQPN
+	if n.f.cfg.LowestQPN {
+		num = firstQPN - 1
+	}
+	for {
+		if num = (num + 1) & psnMask; num < firstQPN {
+			num = firstQPN
+		}
+		if n.qps[num] == nil {
+			n.lastQPN = num
+			return num
+		}
+	}
+}
+
+func (q *QP) Num() uint32             { return q.num }
+func (q *QP) Type() verbs.QPType      { return q.typ }
+func (q *QP) Caps() verbs.QPCaps      { return q.caps }
+func (q *QP) fabric() *Fabric         { return q.dev.f }
+func (q *QP) in(s verbs.QPState) bool { return q.attr.State == s }
+
+// Query implements verbs.QP.
+func (q *QP) Query() (verbs.QPAttr, error) {
+	if err := q.dev.enterAlive("ibv_query_qp", &q.object); err != nil {
+		return verbs.QPAttr{}, err
+	}
+	defer q.dev.f.mu.Unlock()
+	a := q.attr
+	a.CurState, a.Caps = a.State, q.caps
+	a.SQDraining = q.in(verbs.SQD) && q.sqDone != q.sqNext
+	a.SQPSN, a.RQPSN = q.psn, q.expected
+	return a, nil
+}
+
+// Destroy implements verbs.QP. What is outstanding vanishes without a
+// completion.
+func (q *QP) Destroy() error {
+	if err := q.dev.enter("ibv_destroy_qp", &q.object); err != nil {
+		return err
+	}
+	defer q.dev.f.mu.Unlock()
+	if err := q.die("ibv_destroy_qp"); err != nil {
+		return err
+	}
+	q.forget()
+	delete(q.dev.nic.qps, q.num)
+	return nil
+}
+
+// forget empties both queues and begins a new life.
+func (q *QP) forget() {
+	q.life++
+	q.attr.State = verbs.Reset
+	q.sqDone, q.sqNext = q.sqTail, q.sqTail
+	q.sqFree.Store(q.sqTail)
+	q.rqHead = q.rqTail
+	q.requester = requester{}
+	q.responder = responder{}
+	q.dst = nil
+}
+
+// outstanding counts the WRs that name m, and that the device may still touch.
+func (q *QP) outstanding(m *mr) (n int) {
+	if q.in(verbs.Err) {
+		return 0
+	}
+	for i := q.sqDone; i < q.sqTail; i++ {
+		if w := q.wqe(i); w.wr.LKey == m.key && w.wr.Length > 0 && w.wr.Flags&verbs.SendInline == 0 {
+			n++
+		}
+	}
+	for i := q.rqHead; i < q.rqTail; i++ {
+		if r := q.rwr(i); r.LKey == m.key && r.Length > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+func (q *QP) wqe(i uint64) *sendWQE      { return &q.sq[i%uint64(len(q.sq))] }
+func (q *QP) rwr(i uint64) *verbs.RecvWR { return &q.rq[i%uint64(len(q.rq))] }
+
+// enterErr moves the QP to ERR and flushes: first the receives, then the
+// sends, those that the peer has as well.
+func (q *QP) enterErr() {
+	if q.in(verbs.Err) || q.in(verbs.Reset) {
+		return
+	}
+	q.attr.State = verbs.Err
+	q.flushRecvs()
+	q.flushSends()
+}
+
+func (q *QP) flushRecvs() {
+	for q.rqHead < q.rqTail {
+		id := q.rwr(q.rqHead).ID
+		q.rqHead++
+		q.completeRecv(verbs.WC{ID: id, Status: verbs.WCWRFlushErr})
+	}
+}
+
+func (q *QP) flushSends() {
+	for q.sqDone < q.sqTail {
+		q.finishSend(verbs.WCWRFlushErr)
+	}
+	q.sqNext = q.sqTail
+}
+
+// finishSend completes the oldest send with a status. A success makes a
+// completion only if it was asked for.
+func (q *QP) finishSend(status verbs.WCStatus) {
+	w := q.wqe(q.sqDone)
+	q.sqDone++
+	if q.sqNext < q.sqDone {
+		q.sqNext = q.sqDone
+	}
+	spec := q.dev.f.cfg.Model == Spec
+	if !spec {
+		q.sqFree.Store(q.sqDone)
+	}
+	if status == verbs.WCSuccess && !q.sigAll && w.wr.Flags&verbs.SendSignaled == 0 {
+		return
+	}
+	wc := verbs.WC{ID: w.wr.ID, Status: status}
+	if status == verbs.WCSuccess {
+		wc.Opcode = sendOpcodes[w.wr.Opcode]
+		if w.wr.Opcode >= verbs.OpRead {
+			wc.ByteLen = w.wr.Length
+		}
+	}
+	e := cqEntry{wc: wc, send: true}
+	if spec {
+		e.qp, e.sqEnd = q, q.sqDone
+	}
+	q.complete(q.scq, e)
+}
+
+var sendOpcodes = [...]verbs.WCOpcode{
+	verbs.OpWrite: verbs.WCRDMAWrite, verbs.OpWriteImm: verbs.WCRDMAWrite, verbs.OpSend: verbs.WCSend,
+	verbs.OpSendImm: verbs.WCSend, verbs.OpRead: verbs.WCRDMARead, verbs.OpCompareSwap: verbs.WCCompSwap,
+	verbs.OpFetchAdd: verbs.WCFetchAdd,
+}
+
+func (q *QP) completeRecv(wc verbs.WC) { q.complete(q.rcq, cqEntry{wc: wc}) }
+
+// complete enters a completion into a CQ, through the faults.
+func (q *QP) complete(cq *CQ, e cqEntry) {
+	e.wc.QPNum = q.num
+	if f := q.dev.f; f.cfg.Faults.OnCompletion != nil {
+		f.completeFaulty(q, cq, e)
+		return
+	}
+	cq.push(e)
+}
+
+// later runs fn after d, unless the QP was RESET or destroyed meanwhile.
+func (q *QP) later(d time.Duration, fn func()) {
+	life := q.life
+	q.dev.f.after(d, func() {
+		if q.life == life {
+			fn()
+		}
+	})
+}
