@@ -1,0 +1,204 @@
+//go:build linux && cgo
+
+package ibverbs
+
+import (
+	"net/netip"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
+)
+
+const (
+	rigPort  = 1
+	rigMem   = 1 << 20
+	patience = 20 * time.Second // emulation is slow
+)
+
+func TestMain(m *testing.M) {
+	verbs.TraceLive(true)
+	code := m.Run()
+	for _, o := range verbs.Live() {
+		println("leaked:", o.String())
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// requireRDMA skips, with the reason, without the two rxe devices;
+// VERBENA_REQUIRE_RDMA=1 makes that a failure.
+func requireRDMA(t testing.TB) {
+	t.Helper()
+	names, err := Provider().Devices()
+	reason := ""
+	switch {
+	case err != nil:
+		reason = err.Error()
+	case !slices.Contains(names, "rxe0") || !slices.Contains(names, "rxe1"):
+		reason = "needs the devices rxe0 and rxe1"
+	default:
+		return
+	}
+	if os.Getenv("VERBENA_REQUIRE_RDMA") == "1" {
+		t.Fatal(reason)
+	}
+	t.Skip(reason)
+}
+
+// end is one device with what a test needs of it.
+type end struct {
+	t   testing.TB
+	dev verbs.Device
+	pd  verbs.PD
+	ch  verbs.CompChannel
+	cq  verbs.CQ
+	mem []byte
+	mr  verbs.MR
+	gid verbs.GIDEntry
+}
+
+func openEnd(t testing.TB, name string) *end {
+	t.Helper()
+	requireRDMA(t)
+	e := &end{t: t}
+	var err error
+	e.dev, err = Provider().Open(name)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, e.dev.Close()) })
+	e.pd, err = e.dev.AllocPD()
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, e.pd.Dealloc()) })
+	e.ch, err = e.dev.CreateCompChannel()
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, e.ch.Destroy()) })
+	e.cq, err = e.dev.CreateCQ(1024, e.ch)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, e.cq.Destroy()) })
+	e.mem, err = unix.Mmap(-1, 0, rigMem, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE|unix.MAP_POPULATE)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, unix.Munmap(e.mem)) })
+	e.mr, err = e.pd.RegisterMR(e.mem, verbs.AccessLocalWrite|verbs.AccessRemoteWrite|verbs.AccessRemoteRead)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, e.mr.Deregister()) })
+	e.gid = e.findGID()
+	return e
+}
+
+// findGID returns the IPv4-mapped entry, the one both ends can route to.
+func (e *end) findGID() verbs.GIDEntry {
+	gids, err := e.dev.QueryGIDs(rigPort)
+	require.NoError(e.t, err)
+	i := slices.IndexFunc(gids, func(g verbs.GIDEntry) bool {
+		return g.Type == verbs.GIDRoCEv2 && netip.AddrFrom16(g.GID).Is4In6()
+	})
+	require.GreaterOrEqual(e.t, i, 0, "%v", gids)
+	return gids[i]
+}
+
+func (e *end) qp(typ verbs.QPType) verbs.QP {
+	e.t.Helper()
+	q, err := e.pd.CreateQP(verbs.QPInit{
+		Type: typ, SendCQ: e.cq, RecvCQ: e.cq,
+		Caps: verbs.QPCaps{MaxSendWR: 200, MaxRecvWR: 200, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInlineData: 256},
+	})
+	require.NoError(e.t, err)
+	e.t.Cleanup(func() { require.NoError(e.t, q.Destroy()) })
+	return q
+}
+
+const rigQKey = 0x1234
+
+func (e *end) toInit(q verbs.QP) {
+	e.t.Helper()
+	attr := verbs.QPAttr{State: verbs.Init, Port: rigPort, QKey: rigQKey, Access: verbs.AccessRemoteWrite | verbs.AccessRemoteRead}
+	mask := verbs.AttrState | verbs.AttrPKeyIndex | verbs.AttrPort
+	if q.Type() == verbs.UD {
+		mask |= verbs.AttrQKey
+	} else {
+		mask |= verbs.AttrAccess
+	}
+	require.NoError(e.t, q.Modify(&attr, mask))
+}
+
+func (e *end) toRTS(q, peer verbs.QP, to *end) {
+	e.t.Helper()
+	rtr := verbs.QPAttr{
+		State: verbs.RTR, PathMTU: verbs.MTU1024, DestQPN: peer.Num(), RQPSN: 77,
+		MaxDestRdAtom: 4, MinRNRTimer: 12, AV: to.path(e),
+	}
+	mask := verbs.AttrState
+	if q.Type() != verbs.UD {
+		mask |= verbs.AttrAV | verbs.AttrPathMTU | verbs.AttrDestQPN | verbs.AttrRQPSN
+	}
+	if q.Type() == verbs.RC {
+		mask |= verbs.AttrMaxDestRdAtom | verbs.AttrMinRNRTimer
+	}
+	require.NoError(e.t, q.Modify(&rtr, mask))
+
+	rts := verbs.QPAttr{State: verbs.RTS, SQPSN: 77, Timeout: 14, RetryCnt: 6, RNRRetry: 6, MaxRdAtomic: 4}
+	mask = verbs.AttrState | verbs.AttrSQPSN
+	if q.Type() == verbs.RC {
+		mask |= verbs.AttrTimeout | verbs.AttrRetryCnt | verbs.AttrRNRRetry | verbs.AttrMaxRdAtomic
+	}
+	require.NoError(e.t, q.Modify(&rts, mask))
+}
+
+// path is the address vector by which from reaches e.
+func (e *end) path(from *end) verbs.AHAttr {
+	return verbs.AHAttr{Global: true, DGID: e.gid.GID, SGIDIndex: uint8(from.gid.Index), HopLimit: 64, Port: rigPort}
+}
+
+// pair is two connected QPs on two devices, in RTS.
+type pair struct {
+	a, b   *end
+	qa, qb verbs.QP
+}
+
+func connect(t testing.TB, typ verbs.QPType) *pair {
+	t.Helper()
+	p := &pair{a: openEnd(t, "rxe0"), b: openEnd(t, "rxe1")}
+	p.qa, p.qb = p.a.qp(typ), p.b.qp(typ)
+	p.a.toInit(p.qa)
+	p.b.toInit(p.qb)
+	p.a.toRTS(p.qa, p.qb, p.b)
+	p.b.toRTS(p.qb, p.qa, p.a)
+	return p
+}
+
+// recvs are n receives of size bytes, IDs from 1000, at the end of the memory.
+func (e *end) recvs(n, size int) []verbs.RecvWR {
+	wrs := make([]verbs.RecvWR, n)
+	for i := range wrs {
+		wrs[i] = verbs.RecvWR{
+			ID: uint64(1000 + i), Addr: e.mr.Addr() + rigMem/2 + uint64(i*size), Length: uint32(size), LKey: e.mr.LKey(),
+		}
+	}
+	return wrs
+}
+
+func (e *end) send(id uint64, offset, length int, flags verbs.SendFlags) verbs.SendWR {
+	return verbs.SendWR{
+		ID: id, Opcode: verbs.OpSend, Flags: flags,
+		Addr: e.mr.Addr() + uint64(offset), Length: uint32(length), LKey: e.mr.LKey(),
+	}
+}
+
+// poll polls n completions, with patience.
+func (e *end) poll(n int) []verbs.WC {
+	e.t.Helper()
+	var got []verbs.WC
+	buf := make([]verbs.WC, 32)
+	for deadline := time.Now().Add(patience); len(got) < n; {
+		k, err := e.cq.Poll(buf)
+		require.NoError(e.t, err)
+		got = append(got, buf[:k]...)
+		require.False(e.t, time.Now().After(deadline), "%d of %d completions: %+v", len(got), n, got)
+	}
+	return got
+}
