@@ -73,9 +73,11 @@ type Link interface {
 	Reserve(ctx context.Context, class Class, n int) (Slot, error)
 
 	// Commit sends the frame in s. The caller sets Kind, Flags, Lane, Call,
-	// Method, Total and Arg of h; the link sets the others, and Sum according
-	// to its configuration. Commit never waits for the peer. An error means
-	// that the frame was not and will never be sent.
+	// Method, Total and Arg of h; the link sets the others (Sequence gives Seq
+	// and Ack), and sends a payload sum where the caller set flag Sum. h is
+	// not kept. Commit never waits for the peer. An error means that the frame
+	// was not and will never be sent. A link that was accepted may hold frames
+	// back until the first frame of the peer has arrived.
 	Commit(s Slot, h *wire.Header) error
 
 	// Discard gives a slot back unused.
@@ -83,7 +85,9 @@ type Link interface {
 
 	// Close ends the link because of err (nil: regular end) and returns at
 	// once. Frames that were committed before may be lost. Only the first
-	// call counts.
+	// call counts. From then on Reserve and Commit fail, with err or
+	// net.ErrClosed, and of the Receiver only Closed is called. A link that
+	// was never started may be closed too.
 	Close(err error)
 
 	// Done is closed when the link is dead, all its resources are released,

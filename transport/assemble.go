@@ -1,0 +1,260 @@
+package transport
+
+import (
+	"fmt"
+
+	"github.com/verbena-rpc/verbena/pool"
+	"github.com/verbena-rpc/verbena/transport/wire"
+)
+
+const (
+	// firstPart is the least that is allocated for a message in parts, in
+	// bytes: a chunk of a TCP link.
+	firstPart = 64 << 10
+
+	// maxSlack bounds what one lane allocates beyond the bytes that arrived,
+	// besides the doubling of large messages. One message of up to 1 MiB thus
+	// gets its memory at once and is never copied.
+	maxSlack = 1 << 20
+)
+
+// assembler puts messages together. It is a pure core: land and frame are
+// called in turn for each frame of a lane, forget between any two calls.
+type assembler struct {
+	maxMessage int // bytes
+	maxParts   int // messages in parts at once
+
+	parts map[partKey]*part
+	slack int // bytes allocated beyond what arrived, over all parts
+
+	// between land and frame:
+	whole   *pool.Buf // memory of a message that is one frame
+	scratch []byte    // where chunks of forgotten messages go
+}
+
+type partKey struct {
+	kind wire.Kind
+	call uint64
+}
+
+// part is a message that has arrived in part.
+type part struct {
+	first     wire.Header // of the first frame
+	buf       *pool.Buf   // nil once forgotten and not landing
+	arrived   int         // bytes
+	landing   bool        // the link writes into buf
+	forgotten bool        // to be dropped, up to its last chunk
+}
+
+// land says where the payload of the frame goes.
+func (a *assembler) land(h *wire.Header) ([]byte, error) {
+	if h.Flags&(wire.More|wire.Cont) == 0 {
+		if err := a.checkWhole(h); err != nil {
+			return nil, err
+		}
+		a.whole = pool.Get(int(h.Length))
+		return a.whole.Bytes(), nil
+	}
+	p, err := a.chunk(h)
+	if err != nil {
+		return nil, err
+	}
+	if p.forgotten {
+		if a.scratch == nil {
+			a.scratch = make([]byte, h.Length)
+		}
+		if len(a.scratch) < int(h.Length) {
+			a.scratch = make([]byte, h.Length)
+		}
+		return a.scratch[:h.Length], nil
+	}
+	need := p.arrived + int(h.Length)
+	a.grow(p, need)
+	p.buf.Resize(need)
+	p.landing = true
+	return p.buf.Bytes()[p.arrived:need], nil
+}
+
+// frame takes in a frame whose payload has landed. It returns a message and
+// true when one is complete.
+func (a *assembler) frame(h *wire.Header) (Message, bool, error) {
+	if h.Flags&(wire.More|wire.Cont) == 0 {
+		if err := a.checkWhole(h); err != nil {
+			return Message{}, false, err
+		}
+		m := messageOf(h)
+		m.Payload, a.whole = a.whole, nil
+		return m, true, nil
+	}
+	if h.Length == 0 {
+		return Message{}, false, &wire.ParseError{Field: "length", Got: 0, Want: "at least 1 in a chunk"}
+	}
+	key := partKey{h.Kind, h.Call}
+	p := a.parts[key]
+	a.arrive(p, int(h.Length))
+	if h.Flags&wire.More != 0 {
+		return Message{}, false, nil
+	}
+	delete(a.parts, key)
+	if p.forgotten {
+		return Message{}, false, nil
+	}
+	m := messageOf(&p.first)
+	m.Payload = p.buf
+	return m, true, nil
+}
+
+func messageOf(h *wire.Header) Message {
+	return Message{
+		Kind: h.Kind, Flags: h.Flags &^ (wire.More | wire.Cont | wire.Sum),
+		Call: h.Call, Method: h.Method, Arg: h.Arg,
+	}
+}
+
+// checkWhole admits a message that is one frame. It ends what arrived of an
+// unfinished one of its call: its sender gave that up.
+func (a *assembler) checkWhole(h *wire.Header) error {
+	if h.Total != h.Length {
+		return &wire.ParseError{Field: "total", Got: uint64(h.Total), Want: fmt.Sprintf("the length %d of a message in one frame", h.Length)}
+	}
+	if int64(h.Length) > int64(a.maxMessage) {
+		return a.tooLarge(h.Length)
+	}
+	kind := h.Kind
+	if kind == wire.Cancel {
+		kind = wire.Call
+	}
+	a.drop(partKey{kind, h.Call})
+	return nil
+}
+
+func (a *assembler) tooLarge(n uint32) error {
+	return &wire.ParseError{Field: "total", Got: uint64(n), Want: fmt.Sprintf("at most %d, the limit in HELLO", a.maxMessage)}
+}
+
+// chunk finds or makes the message that the chunk belongs to.
+func (a *assembler) chunk(h *wire.Header) (*part, error) {
+	key := partKey{h.Kind, h.Call}
+	p := a.parts[key]
+	if h.Flags&wire.Cont == 0 {
+		return a.first(key, p, h)
+	}
+	if p == nil {
+		return nil, &wire.ParseError{Field: "flags", Got: uint64(h.Flags), Want: "a first chunk before a continuation"}
+	}
+	if int(h.Total) != p.arrived {
+		return nil, &wire.ParseError{Field: "total", Got: uint64(h.Total), Want: fmt.Sprintf("offset %d", p.arrived)}
+	}
+	end, total := uint64(h.Total)+uint64(h.Length), uint64(p.first.Total)
+	if last := h.Flags&wire.More == 0; end > total || last != (end == total) {
+		return nil, &wire.ParseError{Field: "length", Got: uint64(h.Length), Want: fmt.Sprintf("chunks that end with the message, at %d", total)}
+	}
+	return p, nil
+}
+
+func (a *assembler) first(key partKey, p *part, h *wire.Header) (*part, error) {
+	switch {
+	case p != nil:
+		return nil, &wire.ParseError{Field: "flags", Got: uint64(h.Flags), Want: "a continuation of the message that was begun"}
+	case int64(h.Total) > int64(a.maxMessage):
+		return nil, a.tooLarge(h.Total)
+	case h.Length >= h.Total:
+		return nil, &wire.ParseError{Field: "total", Got: uint64(h.Total), Want: fmt.Sprintf("more than the %d bytes of the first chunk", h.Length)}
+	case len(a.parts) >= a.maxParts:
+		return nil, &wire.ParseError{Field: "flags", Got: uint64(h.Flags), Want: fmt.Sprintf("at most %d messages in chunks at once", a.maxParts)}
+	}
+	p = &part{first: *h}
+	if a.parts == nil {
+		a.parts = make(map[partKey]*part)
+	}
+	a.parts[key] = p
+	return p, nil
+}
+
+// grow makes room for need bytes: all of the message if the lane's slack
+// allows it, else by doubling what arrived.
+func (a *assembler) grow(p *part, need int) {
+	had := 0
+	if p.buf != nil {
+		if had = p.buf.Cap(); had >= need {
+			return
+		}
+	}
+	free := maxSlack - (a.slack - (had - p.arrived))
+	total, want := int(p.first.Total), need
+	switch {
+	case total-need <= free:
+		want = total
+	case p.arrived > 0:
+		want = min(total, 2*need)
+	case firstPart-need <= free:
+		want = max(need, firstPart)
+	}
+	a.slack -= had - p.arrived
+	if p.buf == nil {
+		p.buf = pool.Get(want)
+		p.buf.Resize(0)
+	} else {
+		p.buf = pool.Grow(p.buf, want)
+	}
+	a.slack += p.buf.Cap() - p.arrived
+}
+
+// arrive counts a landed chunk.
+func (a *assembler) arrive(p *part, n int) {
+	p.landing = false
+	p.arrived += n
+	switch {
+	case !p.forgotten:
+		a.slack -= n
+		if p.arrived == int(p.first.Total) {
+			a.slack -= p.buf.Cap() - p.arrived
+		}
+	case p.buf != nil:
+		p.buf.Release()
+		p.buf = nil
+	}
+}
+
+// forget marks what is there of a call's messages as unwanted.
+func (a *assembler) forget(call uint64) {
+	for _, kind := range [...]wire.Kind{wire.Call, wire.Reply} {
+		if p := a.parts[partKey{kind, call}]; p != nil && !p.forgotten {
+			a.unwant(p)
+		}
+	}
+}
+
+// unwant gives memory back, unless the link is still writing into it.
+func (a *assembler) unwant(p *part) {
+	p.forgotten = true
+	a.slack -= p.buf.Cap() - p.arrived
+	if !p.landing {
+		p.buf.Release()
+		p.buf = nil
+	}
+}
+
+// drop ends a message that its sender gave up.
+func (a *assembler) drop(key partKey) {
+	if p := a.parts[key]; p != nil {
+		if !p.forgotten {
+			a.unwant(p)
+		}
+		delete(a.parts, key)
+	}
+}
+
+// reset releases everything; no link delivers any more.
+func (a *assembler) reset() {
+	if a.whole != nil {
+		a.whole.Release()
+		a.whole = nil
+	}
+	for _, p := range a.parts {
+		if p.buf != nil {
+			p.buf.Release()
+		}
+	}
+	a.parts, a.slack = nil, 0
+}

@@ -1,0 +1,146 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync/atomic"
+	"time"
+)
+
+// Network makes sessions. The fields are set before first use and not changed
+// after; a Network is not copied after first use. Its methods may be called
+// from any goroutine.
+type Network struct {
+	Carrier Carrier // of control links; required
+	Fabric  Fabric  // of fast links; nil: every session stays on its control link
+	Config  Config
+
+	settingUp atomic.Int32 // fast links that servers of this network are setting up
+}
+
+// Config is what a Network may be told. The zero value works.
+type Config struct {
+	// PayloadSum asks for a checksum over every payload, in both directions,
+	// beyond those of TCP and InfiniBand. It costs some 0.1 ns per byte on
+	// either side. It holds if either side asks for it.
+	PayloadSum bool
+
+	// MaxMessage is the largest message taken in, in bytes. Default 64 MiB,
+	// range 4 KiB to 1 GiB. A session allocates at most twice what has arrived
+	// of a message, and 1 MiB.
+	MaxMessage int
+
+	// MaxCalls is how many calls of one session this side takes in at once.
+	// Default 4096, range 1 to 2^20.
+	MaxCalls int
+
+	// HandshakeTimeout bounds the exchange of HELLO after the connection is
+	// there. Default 5 s, at least 1 ms.
+	HandshakeTimeout time.Duration
+
+	// MaxHandshakes is how many connections an Acceptor holds that have not
+	// said HELLO. When there are more, the oldest is closed, once it had
+	// 100 ms. Default 256, at least 1.
+	MaxHandshakes int
+
+	// FastLink says whether sessions use the Fabric. Default PreferFastLink.
+	FastLink FastLinkPolicy
+
+	// OnSetupError is told of connections to an Acceptor that did not become
+	// sessions; may be nil. It is called from many goroutines and must not wait.
+	OnSetupError func(remote net.Addr, err error)
+}
+
+// FastLinkPolicy says whether sessions use fast links.
+type FastLinkPolicy uint8
+
+// Policies. With RequireFastLink a session that stays on TCP ends with a
+// *NoFastLinkError; it is the only one under which a failed attempt fails Dial.
+const (
+	PreferFastLink FastLinkPolicy = iota
+	RequireFastLink
+	NeverFastLink
+)
+
+// Times and limits of the set-up; docs/PROTOCOL.md, "Connection set-up".
+const (
+	attemptTimeout = 5 * time.Second  // of a client for a fast link
+	leaseTimeout   = 15 * time.Second // of a server for a fast link; longer, so that the client says why
+	maxAttempts    = 64               // fast links that a server sets up at once: each holds a QP and its rings
+)
+
+// config validates the Config and fills in defaults.
+func (n *Network) config() (Config, error) {
+	c := n.Config
+	if n.Carrier == nil {
+		return c, errors.New("transport: Network.Carrier is nil")
+	}
+	setDefault(&c.MaxMessage, 64<<20)
+	setDefault(&c.MaxCalls, 4096)
+	setDefault(&c.MaxHandshakes, 256)
+	setDefault(&c.HandshakeTimeout, 5*time.Second)
+	switch {
+	case c.MaxMessage < 4<<10 || c.MaxMessage > 1<<30:
+		return c, &ConfigError{"MaxMessage", c.MaxMessage, "4 KiB to 1 GiB"}
+	case c.MaxCalls < 1 || c.MaxCalls > 1<<20:
+		return c, &ConfigError{"MaxCalls", c.MaxCalls, "1 to 2^20"}
+	case c.MaxHandshakes < 1:
+		return c, &ConfigError{"MaxHandshakes", c.MaxHandshakes, "at least 1"}
+	case c.HandshakeTimeout < time.Millisecond:
+		return c, &ConfigError{"HandshakeTimeout", c.HandshakeTimeout, "at least 1 ms"}
+	case c.FastLink > NeverFastLink:
+		return c, &ConfigError{"FastLink", c.FastLink, "one of the policies"}
+	case c.FastLink == RequireFastLink && n.Fabric == nil:
+		return c, &ConfigError{"FastLink", "RequireFastLink", "a Network with a Fabric"}
+	}
+	return c, nil
+}
+
+func setDefault[T comparable](v *T, def T) {
+	var zero T
+	if *v == zero {
+		*v = def
+	}
+}
+
+// Dial makes a session with the server at addr. It returns when it is settled
+// which link carries the lane: at most the time to connect, HandshakeTimeout,
+// and 5 s for a fast link that does not come up. ctx bounds all of it, and not
+// the session.
+//
+// newSink is called once, from another goroutine, if the server said HELLO.
+// From then on its Ended is called exactly once, even where Dial fails.
+func (n *Network) Dial(ctx context.Context, addr string, newSink func(*Session) Sink) (*Session, error) {
+	cfg, err := n.config()
+	if err != nil {
+		return nil, err
+	}
+	link, err := n.Carrier.Dial(ctx, addr)
+	if err != nil {
+		return nil, &SetupError{Addr: addr, Step: "connect", Err: err}
+	}
+	s := newSession(n, cfg, link, true, newSink)
+	s.start()
+	select {
+	case <-s.settled:
+		return s, nil
+	case <-s.ending:
+	case <-ctx.Done():
+		s.Close(ctx.Err())
+	}
+	return nil, s.setupError(addr)
+}
+
+// Listen begins to take in connections at addr, as the Carrier reads it.
+func (n *Network) Listen(addr string) (*Acceptor, error) {
+	cfg, err := n.config()
+	if err != nil {
+		return nil, err
+	}
+	l, err := n.Carrier.Listen(addr)
+	if err != nil {
+		return nil, err
+	}
+	return newAcceptor(n, cfg, l), nil
+}
