@@ -1,9 +1,6 @@
 package wire
 
-import (
-	"encoding/binary"
-	"strings"
-)
+import "encoding/binary"
 
 // Limits of an error payload in bytes.
 const (
@@ -14,7 +11,7 @@ const (
 // AppendFault adds an error payload to b: the text, cut to MaxErrorText bytes,
 // and the details as they are.
 func AppendFault(b []byte, text string, details []byte) []byte {
-	text = strings.ToValidUTF8(cut(text, MaxErrorText), "")
+	text = cut(text, MaxErrorText)
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(text)))
 	b = append(b, text...)
 	return append(b, details...)
@@ -30,5 +27,5 @@ func ParseFault(b []byte) (text string, details []byte, err error) {
 	if n > MaxErrorText || int(n) > len(b) {
 		return "", nil, &ParseError{Field: "error text length", Got: uint64(n), Want: "at most 4096 and the bytes that follow"}
 	}
-	return strings.ToValidUTF8(string(b[:n]), "\uFFFD"), b[n:], nil
+	return validText(b[:n]), b[n:], nil
 }

@@ -3,6 +3,8 @@ package wire
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
+	"strings"
 )
 
 // MaxHello is the largest HELLO payload in bytes.
@@ -47,6 +49,7 @@ const (
 	tlvLane       = 5
 	tlvNoFastLink = 6
 	tlvSoftware   = 7
+	lastTLV       = tlvSoftware // those above are skipped, and may repeat
 
 	maxLanes    = 64
 	maxReason   = 256
@@ -86,7 +89,7 @@ func (m *HelloMsg) Parse(b []byte) error {
 		if len(b) < n {
 			return &ParseError{Field: "HELLO TLV length", Got: uint64(n), Want: fmt.Sprintf("at most the %d bytes left", len(b))}
 		}
-		if typ < 32 {
+		if typ <= lastTLV {
 			if typ != tlvLane && seen&(1<<typ) != 0 {
 				return &ParseError{Field: "HELLO TLV", Got: uint64(typ), Want: "each type once"}
 			}
@@ -115,6 +118,9 @@ func (m *HelloMsg) take(typ uint16, v []byte) error {
 			return wrong("2")
 		}
 		m.MinVersion, m.MaxVersion = v[0], v[1]
+		if m.MinVersion > m.MaxVersion {
+			return &ParseError{Field: "HELLO lowest version", Got: uint64(v[0]), Want: fmt.Sprintf("at most the highest, %d", v[1])}
+		}
 	case tlvSession:
 		if len(v) != len(m.Session) {
 			return wrong("16")
@@ -140,17 +146,21 @@ func (m *HelloMsg) take(typ uint16, v []byte) error {
 		if len(m.Lanes) == maxLanes {
 			return &ParseError{Field: "HELLO lanes", Got: maxLanes + 1, Want: "at most 64"}
 		}
-		m.Lanes = append(m.Lanes, LaneState{Lane: le.Uint16(v), Next: le.Uint32(v[2:])})
+		lane := LaneState{Lane: le.Uint16(v), Next: le.Uint32(v[2:])}
+		if slices.ContainsFunc(m.Lanes, func(l LaneState) bool { return l.Lane == lane.Lane }) {
+			return &ParseError{Field: "HELLO lane", Got: uint64(lane.Lane), Want: "each lane once"}
+		}
+		m.Lanes = append(m.Lanes, lane)
 	case tlvNoFastLink:
 		if len(v) > maxReason {
 			return wrong("at most 256")
 		}
-		m.NoFastLink = string(v)
+		m.NoFastLink = validText(v)
 	case tlvSoftware:
 		if len(v) > maxSoftware {
 			return wrong("at most 64")
 		}
-		m.Software = string(v)
+		m.Software = validText(v)
 	}
 	return nil
 }
@@ -161,9 +171,10 @@ func appendTLV(b []byte, typ uint16, v []byte) []byte {
 	return append(b, v...)
 }
 
+// cut shortens a text to n bytes without leaving part of a character.
 func cut(s string, n int) string {
-	if len(s) > n {
-		return s[:n]
-	}
-	return s
+	return strings.ToValidUTF8(s[:min(len(s), n)], "")
 }
+
+// validText is a peer's text as text.
+func validText(b []byte) string { return strings.ToValidUTF8(string(b), "\uFFFD") }

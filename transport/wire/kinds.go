@@ -44,10 +44,36 @@ func (h *Header) check() error {
 		return &ParseError{Field: "flags", Got: uint64(h.Flags), Want: "UNSEEN with ERROR alone"}
 	case h.Length > r.length:
 		return &ParseError{Field: "length", Got: uint64(h.Length), Want: fmt.Sprintf("at most %d on %s", r.length, r.name)}
-	case !h.Kind.InLane() && (h.Lane != 0 || h.Seq != 0):
-		return &ParseError{Field: "lane", Got: uint64(h.Lane), Want: "lane and seq 0 on " + r.name}
+	}
+	if field, got := h.stray(); got != 0 {
+		return &ParseError{Field: field, Got: got, Want: "0 on " + r.name}
 	}
 	return nil
+}
+
+// stray finds a field that must be 0 on frames of this kind and is not.
+func (h *Header) stray() (field string, got uint64) {
+	if h.Kind != Call && h.Method != 0 {
+		return "method", h.Method
+	}
+	if h.Kind == Call || h.Kind == Reply {
+		return "", 0
+	}
+	switch {
+	case h.Total != 0:
+		return "total", uint64(h.Total)
+	case h.Arg != 0:
+		return "arg", uint64(h.Arg)
+	case h.Kind.InLane():
+		return "", 0
+	case h.Lane != 0:
+		return "lane", uint64(h.Lane)
+	case h.Seq != 0:
+		return "seq", uint64(h.Seq)
+	case h.Ack != 0:
+		return "ack", uint64(h.Ack)
+	}
+	return "call", h.Call
 }
 
 func (k Kind) String() string {
