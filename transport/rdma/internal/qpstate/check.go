@@ -13,6 +13,7 @@ type Facts struct {
 	Port   *verbs.PortAttr
 	Num    uint8            // number of the port that Port and GIDs describe
 	GIDs   []verbs.GIDEntry // nil: unknown; empty: the port has none
+	Bound  uint8            // port the QP was bound to in INIT; 0: unknown
 }
 
 // FactsOf asks the device. What it does not answer stays unknown.
@@ -41,10 +42,7 @@ func FactsOf(dev verbs.Device, port uint8) Facts {
 // may accept what Check objects to: rxe takes any max_dest_rd_atomic, and the
 // kernel cuts PSNs to 24 bits.
 func Check(t verbs.QPType, from verbs.QPState, attr *verbs.QPAttr, mask verbs.AttrMask, facts Facts) *TransitionError {
-	e := &TransitionError{Type: t, From: from, To: from, Err: syscall.EINVAL}
-	if mask&verbs.AttrState != 0 {
-		e.To = attr.State
-	}
+	e := &TransitionError{Type: t, From: from, To: target(from, attr, mask), Err: syscall.EINVAL}
 	row, ok := Lookup(t, from, e.To)
 	if ok {
 		e.Missing = row.Required &^ mask
@@ -65,6 +63,14 @@ func Check(t verbs.QPType, from verbs.QPState, attr *verbs.QPAttr, mask verbs.At
 		return nil
 	}
 	return e
+}
+
+// target is the state that an attempt leads to.
+func target(from verbs.QPState, attr *verbs.QPAttr, mask verbs.AttrMask) verbs.QPState {
+	if mask&verbs.AttrState != 0 {
+		return attr.State
+	}
+	return from
 }
 
 // check collects problems; it lives for one call of Check.
@@ -115,12 +121,16 @@ func (c *check) port() {
 	}
 }
 
-func (c *check) portNumber(attr verbs.AttrMask, port uint8) {
+func (c *check) portNumber(attr verbs.AttrMask, port uint8) (ok bool) {
 	if port == 0 {
 		c.problem(attr, "has port 0; ports count from 1")
-	} else if d := c.facts.Device; d != nil && port > d.Ports {
-		c.problem(attr, "has port %d, the device has %d", port, d.Ports)
+		return false
 	}
+	if d := c.facts.Device; d != nil && port > d.Ports {
+		c.problem(attr, "has port %d, the device has %d", port, d.Ports)
+		return false
+	}
+	return true
 }
 
 func (c *check) pathMTU() {
@@ -142,7 +152,9 @@ func (c *check) addressVector() {
 		return
 	}
 	av := &c.attr.AV
-	c.portNumber(verbs.AttrAV, av.Port)
+	if c.portNumber(verbs.AttrAV, av.Port) && c.To == verbs.RTR && c.facts.Bound != 0 && av.Port != c.facts.Bound {
+		c.problem(verbs.AttrAV, "leaves by port %d, but the QP is bound to port %d", av.Port, c.facts.Bound)
+	}
 	if p := c.facts.Port; p != nil && av.Port == c.facts.Num {
 		if p.State != verbs.PortActive && p.State != verbs.PortActiveDefer {
 			c.problem(verbs.AttrAV, "leaves by port %d, which is %v", av.Port, p.State)

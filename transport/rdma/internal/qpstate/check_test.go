@@ -135,6 +135,7 @@ func TestProblems(t *testing.T) {
 			"MAX_QP_RD_ATOMIC 129 is above the device's limit 128"},
 		{rtr(func(a *verbs.QPAttr) { a.PKeyIndex = 1 }), verbs.AttrPKeyIndex, roceFacts(), "PKEY_INDEX 1 is outside the P_Key table of port 1 (1 entries)"},
 		{rtr(func(a *verbs.QPAttr) { a.AV.Port = 2 }), 0, roceFacts(), "AV has port 2, the device has 1"},
+		{rtr(func(a *verbs.QPAttr) { a.AV.Port = 2 }), 0, Facts{Bound: 1}, "AV leaves by port 2, but the QP is bound to port 1"},
 		{rtr(func(a *verbs.QPAttr) { a.AV.Global = false }), 0, roceFacts(), "AV has no GRH, which Ethernet needs"},
 		{rtr(func(a *verbs.QPAttr) { a.AV.SGIDIndex = 16 }), 0, roceFacts(), "AV has GID index 16, outside the table of port 1 (16 entries)"},
 		{rtr(func(a *verbs.QPAttr) { a.AV.SGIDIndex = 2 }), 0, roceFacts(), "AV has GID index 2, which is empty on port 1"}, // case 44

@@ -7,33 +7,34 @@ import (
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
 )
 
-// explain turns the device's refusal into a TransitionError, and returns the
-// state the QP is in. It asks the QP, for from may be out of date: a QP that
-// failed tells nobody until its completions are polled.
-func (m *Machine) explain(from verbs.QPState, attr *verbs.QPAttr, mask verbs.AttrMask, err error) (*TransitionError, verbs.QPState) {
-	now := from
+// explain turns the device's refusal into a TransitionError. It asks the QP for
+// its state, for what is known may be out of date: a QP that failed tells
+// nobody until its completions are polled.
+func (m *Machine) explain(attr *verbs.QPAttr, mask verbs.AttrMask, err error) *TransitionError {
+	known := m.State()
+	now := known
 	q, queryErr := m.qp.Query()
-	if queryErr == nil && int(q.State) < states {
+	if queryErr == nil {
 		now = q.State
 	}
-	e := Check(m.qp.Type(), now, attr, mask, FactsOf(m.dev, m.portOf(attr, mask)))
+	e := Check(m.qp.Type(), now, attr, mask, m.facts(attr, mask))
 	if e == nil {
-		e = &TransitionError{Type: m.qp.Type(), From: now, To: now}
-		if mask&verbs.AttrState != 0 {
-			e.To = attr.State
-		}
+		e = &TransitionError{Type: m.qp.Type(), From: now, To: target(now, attr, mask)}
 	}
 	e.QPN, e.Err = m.qp.Num(), err
-	if queryErr != nil {
+	switch {
+	case queryErr != nil:
 		e.problem(0, "the state is not certain (%v)", queryErr)
-	} else if now != from {
-		e.problem(0, "the QP was thought to be in %v", from)
+	case now != known:
+		e.problem(0, "the QP was thought to be in %v", known)
+	case now == verbs.SQD && (q.SQDraining || !e.found()):
+		e.problem(0, "the send queue was draining, which only ERR may interrupt: wait until SQDraining is false")
 	}
-	known := slices.ContainsFunc(e.Problems, func(p Problem) bool { return p.Attr == verbs.AttrAV })
-	if text := pathErrno(errnoOf(err)); text != "" && mask&verbs.AttrAV != 0 && !known {
+	named := slices.ContainsFunc(e.Problems, func(p Problem) bool { return p.Attr == verbs.AttrAV })
+	if text := pathErrno(errnoOf(err)); text != "" && mask&verbs.AttrAV != 0 && !named {
 		e.problem(verbs.AttrAV, "from GID index %d to %v: %s", attr.AV.SGIDIndex, attr.AV.DGID.Addr(), text)
 	}
-	return e, now
+	return e
 }
 
 // pathErrno says what an errno means that the kernel returns while it resolves

@@ -69,6 +69,14 @@ func (q *fakeQP) set(s verbs.QPState) {
 	q.attr.State = s
 }
 
+func (q *fakeQP) failInRTS() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.attr.State == verbs.RTS {
+		q.attr.State = verbs.Err
+	}
+}
+
 func (q *fakeQP) state() verbs.QPState {
 	q.mu.Lock()
 	defer q.mu.Unlock()

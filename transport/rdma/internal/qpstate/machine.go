@@ -4,7 +4,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
@@ -104,32 +103,40 @@ func (m *Machine) Modify(attr *verbs.QPAttr, mask verbs.AttrMask, why string) er
 
 // modify is Modify with turn held and the listeners left for later.
 func (m *Machine) modify(attr *verbs.QPAttr, mask verbs.AttrMask, why string) error {
-	m.begin()
-	from, to := m.State(), m.State()
-	if mask&verbs.AttrState != 0 {
-		to = attr.State
-	}
-	change := Change{From: from, To: to, Why: why}
-
 	if m.strict {
-		if e := Check(m.qp.Type(), from, attr, mask, FactsOf(m.dev, m.portOf(attr, mask))); e != nil {
-			e.QPN = m.qp.Num()
-			change.Errno = syscall.EINVAL
-			m.end(change, from)
-			return e
+		if e := Check(m.qp.Type(), m.State(), attr, mask, m.facts(attr, mask)); e != nil {
+			return m.refuse(e, why)
 		}
 	}
+	m.begin()
+	from := m.State()
 	if err := m.qp.Modify(attr, mask); err != nil {
-		e, now := m.explain(from, attr, mask, err)
-		change.Errno = errnoOf(err)
-		m.end(change, now)
+		e := m.explain(attr, mask, err)
+		m.end(e.From, Change{To: e.To, Why: why, Errno: errnoOf(err)})
 		return e
 	}
 	if mask&verbs.AttrPort != 0 {
 		m.port = attr.Port
 	}
-	m.end(change, to)
+	to := attr.State
+	if mask&verbs.AttrState == 0 {
+		// The device was content with a state that nobody named.
+		if q, err := m.qp.Query(); err == nil {
+			from = q.State
+		}
+		to = from
+	}
+	m.end(from, Change{To: to, Why: why})
 	return nil
+}
+
+// refuse ends an attempt that the device was not asked for.
+func (m *Machine) refuse(e *TransitionError, why string) error {
+	e.QPN = m.qp.Num()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.record(Change{From: m.State(), To: e.To, Why: why, Errno: errnoOf(e.Err)})
+	return e
 }
 
 // begin makes observations wait until the call of the device is over: only
@@ -140,9 +147,9 @@ func (m *Machine) begin() {
 	m.busy = true
 }
 
-// end records the outcome of a call of the device, after which the QP is in
-// now, and what was observed meanwhile.
-func (m *Machine) end(c Change, now verbs.QPState) {
+// end records the outcome of a call of the device, before which the QP turned
+// out to be in from, and what was observed meanwhile.
+func (m *Machine) end(from verbs.QPState, c Change) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.busy = false
@@ -153,13 +160,13 @@ func (m *Machine) end(c Change, now verbs.QPState) {
 	// may be why another call failed; otherwise it came after the change.
 	first := c.To == verbs.Reset || c.Errno != 0
 	if seen != nil && first && m.observe(*seen) {
-		c.From = m.State()
-		now = c.From
+		from = m.State()
 	}
+	if from != m.State() {
+		m.record(Change{From: m.State(), To: from, Device: true, Why: "found when asked"})
+	}
+	c.From = from
 	m.record(c)
-	if c.Errno != 0 && now != c.From {
-		m.record(Change{From: c.From, To: now, Device: true, Why: "found after the refusal"})
-	}
 	if seen != nil && !first {
 		m.observe(*seen)
 	}
@@ -235,13 +242,16 @@ func (m *Machine) deliver() {
 	m.mu.Unlock()
 }
 
-// portOf is the port a transition concerns.
-func (m *Machine) portOf(attr *verbs.QPAttr, mask verbs.AttrMask) uint8 {
+// facts asks the device for what concerns a transition.
+func (m *Machine) facts(attr *verbs.QPAttr, mask verbs.AttrMask) Facts {
+	port := m.port
 	switch {
 	case mask&verbs.AttrPort != 0:
-		return attr.Port
-	case mask&verbs.AttrAV != 0 && attr.AV.Port != 0:
-		return attr.AV.Port
+		port = attr.Port
+	case mask&verbs.AttrAV != 0:
+		port = attr.AV.Port
 	}
-	return m.port
+	f := FactsOf(m.dev, port)
+	f.Bound = m.port
+	return f
 }

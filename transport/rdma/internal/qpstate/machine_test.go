@@ -116,6 +116,28 @@ func TestErrnoOfPathIsExplained(t *testing.T) {
 	}
 }
 
+// rxe leaves SQD for nothing but ERR while the sends drain.
+func TestDrainingIsExplained(t *testing.T) {
+	m, qp := connectedMachine(t, Options{})
+	require.NoError(t, m.Modify(&verbs.QPAttr{State: verbs.SQD, SQDraining: true}, verbs.AttrState, "drain"))
+	qp.fail, qp.became = refusal(syscall.EINVAL), verbs.SQD
+	require.ErrorContains(t, m.ToReset("too early"), "the send queue was draining")
+}
+
+// Steps do not leave it to the device to take a path MTU of 0.
+func TestStepsRefuseWhatNoDeviceMeans(t *testing.T) {
+	qp := &fakeQP{typ: verbs.RC}
+	m := New(qp, Options{})
+	require.NoError(t, m.ToInit(Local{Port: 1}))
+	p := goodPath
+	p.MTU, p.RQPSN = 0, 1<<24
+	e := transitionErrorOf(t, m.Connect(p, goodTiming))
+	require.Len(t, e.Problems, 2)
+	require.Equal(t, 1, qp.calls)
+	require.Equal(t, syscall.EINVAL, m.History()[1].Errno)
+	require.Equal(t, verbs.Init, m.State())
+}
+
 // A refusal nobody can explain says so.
 func TestUnexplainedRefusal(t *testing.T) {
 	m, qp := connectedMachine(t, Options{Device: roceDevice()})
@@ -240,7 +262,7 @@ func TestListenerUsesTheMachine(t *testing.T) {
 }
 
 func TestConcurrentModifyKeepsOrder(t *testing.T) {
-	m, _ := connectedMachine(t, Options{})
+	m, qp := connectedMachine(t, Options{})
 	var got []Change // one call at a time, by the contract: -race proves it
 	m.OnChange(func(c Change) { got = append(got, c) })
 	var wg sync.WaitGroup
@@ -252,7 +274,8 @@ func TestConcurrentModifyKeepsOrder(t *testing.T) {
 				_ = m.ToReset("worker")
 				_ = m.ToInit(Local{Port: 1})
 				_ = m.Connect(goodPath, goodTiming)
-				m.Observe(verbs.Err, "worker")
+				qp.failInRTS() // untold: some call finds out
+				m.Observe(verbs.SQE, "ignored, an RC QP has no SQE")
 				_ = m.State().String() + m.History().String()
 			}
 		})

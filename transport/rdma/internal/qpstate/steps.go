@@ -104,7 +104,8 @@ type step struct {
 	why  string
 }
 
-// steps makes transitions in one turn, up to the first that fails.
+// steps makes transitions in one turn, up to the first that fails. Values that
+// are right on no device are refused at once: rxe takes a path MTU of 0.
 func (m *Machine) steps(steps ...step) error {
 	m.turn.Lock()
 	var err error
@@ -112,6 +113,10 @@ func (m *Machine) steps(steps ...step) error {
 		s := &steps[i]
 		if s.mask&verbs.AttrAV != 0 {
 			s.attr.AV.Port = m.port
+		}
+		if e := Check(m.qp.Type(), m.State(), &s.attr, s.mask, Facts{}); e != nil && len(e.Problems) > 0 {
+			err = m.refuse(e, s.why)
+			break
 		}
 		if err = m.modify(&s.attr, s.mask, s.why); err != nil {
 			break

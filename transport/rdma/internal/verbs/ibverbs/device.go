@@ -59,19 +59,20 @@ func (d *device) Query() (verbs.DeviceAttr, error) {
 		return verbs.DeviceAttr{}, failure(op, d.name, err)
 	}
 	return verbs.DeviceAttr{
-		FirmwareVersion: C.GoString(&a.fw_ver[0]),
-		VendorID:        uint32(a.vendor_id),
-		VendorPartID:    uint32(a.vendor_part_id),
-		Ports:           uint8(a.phys_port_cnt),
-		MaxQP:           int(a.max_qp),
-		MaxQPWR:         int(a.max_qp_wr),
-		MaxSGE:          int(a.max_sge),
-		MaxCQ:           int(a.max_cq),
-		MaxCQE:          int(a.max_cqe),
-		MaxMR:           int(a.max_mr),
-		MaxPD:           int(a.max_pd),
-		MaxQPRdAtomic:   int(a.max_qp_rd_atom),
-		MaxSRQ:          int(a.max_srq),
+		FirmwareVersion:   C.GoString(&a.fw_ver[0]),
+		VendorID:          uint32(a.vendor_id),
+		VendorPartID:      uint32(a.vendor_part_id),
+		Ports:             uint8(a.phys_port_cnt),
+		MaxQP:             int(a.max_qp),
+		MaxQPWR:           int(a.max_qp_wr),
+		MaxSGE:            int(a.max_sge),
+		MaxCQ:             int(a.max_cq),
+		MaxCQE:            int(a.max_cqe),
+		MaxMR:             int(a.max_mr),
+		MaxPD:             int(a.max_pd),
+		MaxQPRdAtomic:     int(a.max_qp_rd_atom),
+		MaxQPInitRdAtomic: int(a.max_qp_init_rd_atom),
+		MaxSRQ:            int(a.max_srq),
 	}, nil
 }
 
@@ -89,6 +90,7 @@ func (d *device) QueryPort(port uint8) (verbs.PortAttr, error) {
 		MaxMTU:    verbs.MTU(a.max_mtu),
 		ActiveMTU: verbs.MTU(a.active_mtu),
 		GIDTable:  int(a.gid_tbl_len),
+		PKeyTable: int(a.pkey_tbl_len),
 		LID:       uint16(a.lid),
 		LinkLayer: verbs.LinkLayer(a.link_layer),
 	}, nil
