@@ -93,5 +93,5 @@ func (f *Fabric) Raise(hostName, device string, e verbs.AsyncEvent) {
 func (f *Fabric) Inject(cq verbs.CQ, wc verbs.WC) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	cq.(*CQ).push(cqEntry{wc: wc})
+	cq.(*compQueue).push(cqEntry{wc: wc})
 }

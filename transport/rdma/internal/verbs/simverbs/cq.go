@@ -10,9 +10,9 @@ import (
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
 )
 
-// CQ is a completion queue. The device enters completions under Fabric.mu, the
+// compQueue is a completion queue. The device enters completions under Fabric.mu, the
 // owner polls without it; mu guards the ring between them.
-type CQ struct {
+type compQueue struct {
 	object
 	dev   *device
 	ch    *compChannel
@@ -34,8 +34,8 @@ type CQ struct {
 type cqEntry struct {
 	wc    verbs.WC
 	send  bool
-	qp    *QP    // a send under the Spec model: polling frees
-	sqEnd uint64 // the slots of qp up to here
+	qp    *queuePair // a send under the Spec model: polling frees
+	sqEnd uint64     // the slots of qp up to here
 }
 
 func (d *device) CreateCQ(depth int, ch verbs.CompChannel) (verbs.CQ, error) {
@@ -48,7 +48,7 @@ func (d *device) CreateCQ(depth int, ch verbs.CompChannel) (verbs.CQ, error) {
 		return nil, &verbs.Error{Op: op, Object: d.name, Errno: syscall.EINVAL,
 			Hint: fmt.Sprintf("%d entries, the device allows 1 to %d", depth, d.nic.attr.MaxCQE)}
 	}
-	cq := &CQ{dev: d, depth: d.f.roundCQ(depth)}
+	cq := &compQueue{dev: d, depth: d.f.roundCQ(depth)}
 	cq.ring = make([]cqEntry, min(cq.depth, 64))
 	from := []*object{&d.object}
 	if ch != nil {
@@ -64,10 +64,9 @@ func (d *device) CreateCQ(depth int, ch verbs.CompChannel) (verbs.CQ, error) {
 }
 
 // Depth is the number of entries after rounding.
-func (cq *CQ) Depth() int { return cq.depth }
+func (cq *compQueue) Depth() int { return cq.depth }
 
-// Poll implements verbs.CQ.
-func (cq *CQ) Poll(wc []verbs.WC) (int, error) {
+func (cq *compQueue) Poll(wc []verbs.WC) (int, error) {
 	if cq.count.Load() == 0 {
 		return 0, nil
 	}
@@ -91,7 +90,7 @@ func (cq *CQ) Poll(wc []verbs.WC) (int, error) {
 }
 
 // push enters a completion. Fabric.mu is held.
-func (cq *CQ) push(e cqEntry) {
+func (cq *compQueue) push(e cqEntry) {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
 	if cq.dead {
@@ -123,15 +122,14 @@ func (cq *CQ) push(e cqEntry) {
 	}
 }
 
-func (cq *CQ) grow() {
+func (cq *compQueue) grow() {
 	ring := make([]cqEntry, min(cq.depth, 4*len(cq.ring)))
 	copied := copy(ring, cq.ring[cq.head:])
 	copy(ring[copied:], cq.ring[:cq.head])
 	cq.ring, cq.head = ring, 0
 }
 
-// Arm implements verbs.CQ.
-func (cq *CQ) Arm() error {
+func (cq *compQueue) Arm() error {
 	if err := cq.dev.enterAlive("ibv_req_notify_cq", &cq.object); err != nil {
 		return err
 	}
@@ -145,7 +143,7 @@ func (cq *CQ) Arm() error {
 
 // releaseHeld enters the completions that were kept for this moment. Fabric.mu
 // is held.
-func (cq *CQ) releaseHeld() {
+func (cq *compQueue) releaseHeld() {
 	held := cq.held
 	cq.held = nil
 	for _, e := range held {
@@ -153,8 +151,7 @@ func (cq *CQ) releaseHeld() {
 	}
 }
 
-// Destroy implements verbs.CQ.
-func (cq *CQ) Destroy() error {
+func (cq *compQueue) Destroy() error {
 	if err := cq.dev.enter("ibv_destroy_cq", &cq.object); err != nil {
 		return err
 	}

@@ -21,7 +21,7 @@ type nic struct {
 	dead      bool // device fatal
 
 	open    map[*device]bool
-	qps     map[uint32]*QP
+	qps     map[uint32]*queuePair
 	lastQPN uint32
 	ahs     map[uint64]*ah
 	lastAH  uint64
@@ -49,7 +49,7 @@ const firstQPN = 0x11
 func newNIC(f *Fabric, h *host, i int, dc Device) *nic {
 	n := &nic{
 		f: f, host: h, name: dc.Name, attr: dc.Attr, maxInline: dc.MaxInline,
-		open: map[*device]bool{}, qps: map[uint32]*QP{}, lastQPN: firstQPN - 1, ahs: map[uint64]*ah{},
+		open: map[*device]bool{}, qps: map[uint32]*queuePair{}, lastQPN: firstQPN - 1, ahs: map[uint64]*ah{},
 	}
 	if n.name == "" {
 		n.name = fmt.Sprintf("sim%d", i)
@@ -68,7 +68,7 @@ func newNIC(f *Fabric, h *host, i int, dc Device) *nic {
 		value int
 	}{
 		{&a.MaxQP, 65536}, {&a.MaxQPWR, 16384}, {&a.MaxSGE, 32}, {&a.MaxCQ, 16384}, {&a.MaxCQE, 32767},
-		{&a.MaxMR, 4096}, {&a.MaxPD, 32764}, {&a.MaxQPRdAtomic, 128}, {&a.MaxSRQ, 32768},
+		{&a.MaxMR, 4096}, {&a.MaxPD, 32764}, {&a.MaxQPRdAtomic, 128}, {&a.MaxQPInitRdAtomic, 128}, {&a.MaxSRQ, 32768},
 	} {
 		if *limit.field == 0 {
 			*limit.field = limit.value
@@ -98,7 +98,7 @@ func newPort(n *nic, num int, pc Port, addr netip.Addr) *port {
 	}
 	p.attr = verbs.PortAttr{
 		State: verbs.PortActive, MaxMTU: verbs.MTU4096, ActiveMTU: pc.MTU,
-		GIDTable: max(16, len(p.gids)), LinkLayer: verbs.LinkEthernet,
+		GIDTable: max(16, len(p.gids)), PKeyTable: 1, LinkLayer: verbs.LinkEthernet,
 	}
 	return p
 }
@@ -153,11 +153,11 @@ func (o *object) born(kind, name string, from ...*object) {
 	}
 }
 
-// die ends the object: EINVAL if it is gone already, EBUSY if others need it.
+// die ends the object: EBADF if it is gone already, EBUSY if others need it.
 func (o *object) die(op string) error {
 	switch {
 	case o.gone:
-		return &verbs.Error{Op: op, Object: o.name, Errno: syscall.EINVAL, Hint: "already destroyed"}
+		return &verbs.Error{Op: op, Object: o.name, Errno: syscall.EBADF, Hint: "it was destroyed before"}
 	case o.uses > 0:
 		return &verbs.Error{Op: op, Object: o.name, Errno: syscall.EBUSY, Hint: fmt.Sprintf("%d objects depend on it", o.uses)}
 	}
@@ -208,7 +208,7 @@ func (d *device) enter(op string, o *object) error {
 	}
 	if o.gone {
 		d.f.mu.Unlock()
-		return &verbs.Error{Op: op, Object: o.name, Errno: syscall.EINVAL, Hint: "it was destroyed"}
+		return &verbs.Error{Op: op, Object: o.name, Errno: syscall.EBADF, Hint: "it was destroyed before"}
 	}
 	return nil
 }

@@ -145,7 +145,7 @@ func (f *Fabric) planned(h *host, verb string) (errno syscall.Errno) {
 
 // plannedPost is planned for the data path, which is not counted unless there
 // is something to count for.
-func (f *Fabric) plannedPost(q *QP, verb string) syscall.Errno {
+func (f *Fabric) plannedPost(q *queuePair, verb string) syscall.Errno {
 	if len(f.failures) == 0 && f.cfg.Faults.OnCall == nil {
 		return 0
 	}
@@ -181,7 +181,7 @@ func (f *Fabric) draw(probability float64) bool {
 func (f *Fabric) losesEvent() bool { return f.draw(f.cfg.Faults.LoseEvent) }
 
 // completeFaulty enters a completion as the hook decides.
-func (f *Fabric) completeFaulty(q *QP, cq *CQ, e cqEntry) {
+func (f *Fabric) completeFaulty(q *queuePair, cq *compQueue, e cqEntry) {
 	fate := f.cfg.Faults.OnCompletion(Completion{Host: q.dev.nic.host.name, Send: e.send, WC: e.wc})
 	if fate.Status != verbs.WCSuccess && e.wc.Status == verbs.WCSuccess {
 		e.wc = verbs.WC{ID: e.wc.ID, Status: fate.Status, QPNum: q.num}

@@ -75,8 +75,7 @@ func find(t verbs.QPType, from, to verbs.QPState) (transition, bool) {
 // resolveTime is how long rxe looks for an address before ETIMEDOUT.
 const resolveTime = time.Second
 
-// Modify implements verbs.QP.
-func (q *QP) Modify(attr *verbs.QPAttr, mask verbs.AttrMask) error {
+func (q *queuePair) Modify(attr *verbs.QPAttr, mask verbs.AttrMask) error {
 	const op = "ibv_modify_qp"
 	name := op
 	if mask&verbs.AttrState != 0 {
@@ -96,7 +95,7 @@ func (q *QP) Modify(attr *verbs.QPAttr, mask verbs.AttrMask) error {
 	return nil
 }
 
-func (q *QP) modify(attr *verbs.QPAttr, mask verbs.AttrMask) (syscall.Errno, string) {
+func (q *queuePair) modify(attr *verbs.QPAttr, mask verbs.AttrMask) (syscall.Errno, string) {
 	from, to := q.attr.State, q.attr.State
 	if mask&verbs.AttrState != 0 {
 		to = attr.State
@@ -132,7 +131,7 @@ func (q *QP) modify(attr *verbs.QPAttr, mask verbs.AttrMask) (syscall.Errno, str
 
 // checkValues compares values with the device. max_dest_rd_atomic is taken as
 // it is, as rxe does.
-func (q *QP) checkValues(attr *verbs.QPAttr, mask verbs.AttrMask) (syscall.Errno, string) {
+func (q *queuePair) checkValues(attr *verbs.QPAttr, mask verbs.AttrMask) (syscall.Errno, string) {
 	n := q.dev.nic
 	portNum := q.attr.Port
 	if mask&verbs.AttrPort != 0 {
@@ -161,7 +160,7 @@ func (q *QP) checkValues(attr *verbs.QPAttr, mask verbs.AttrMask) (syscall.Errno
 }
 
 // set takes the attributes over that mask names.
-func (q *QP) set(attr *verbs.QPAttr, mask verbs.AttrMask) {
+func (q *queuePair) set(attr *verbs.QPAttr, mask verbs.AttrMask) {
 	a := &q.attr
 	for _, field := range []struct {
 		bit verbs.AttrMask
@@ -190,7 +189,7 @@ func (q *QP) set(attr *verbs.QPAttr, mask verbs.AttrMask) {
 	}
 }
 
-func (q *QP) enterState(to verbs.QPState) {
+func (q *queuePair) enterState(to verbs.QPState) {
 	switch to {
 	case verbs.Reset:
 		q.forget()
@@ -212,7 +211,7 @@ func (q *QP) enterState(to verbs.QPState) {
 }
 
 // noteDrained raises SQ_DRAINED once nothing is with the peer any more.
-func (q *QP) noteDrained() {
+func (q *queuePair) noteDrained() {
 	if q.notes && q.in(verbs.SQD) && q.sqDone == q.sqNext {
 		q.notes = false
 		q.dev.events.push(verbs.AsyncEvent{Type: verbs.EventSQDrained, QPNum: q.num})

@@ -11,8 +11,7 @@ import (
 // Specification, volume 1, section 9.4.1).
 const maxMessage = 1 << 31
 
-// PostSend implements verbs.QP.
-func (q *QP) PostSend(wrs []verbs.SendWR) (int, error) {
+func (q *queuePair) PostSend(wrs []verbs.SendWR) (int, error) {
 	f := q.dev.f
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -27,7 +26,7 @@ func (q *QP) PostSend(wrs []verbs.SendWR) (int, error) {
 }
 
 // carryOut sets the device on what was posted.
-func (q *QP) carryOut() {
+func (q *queuePair) carryOut() {
 	switch q.attr.State {
 	case verbs.RTS:
 		q.kick()
@@ -36,14 +35,14 @@ func (q *QP) carryOut() {
 	}
 }
 
-func (q *QP) postSend(wr *verbs.SendWR) (syscall.Errno, string) {
+func (q *queuePair) postSend(wr *verbs.SendWR) (syscall.Errno, string) {
 	f := q.dev.f
 	if errno := f.plannedPost(q, "ibv_post_send"); errno != 0 {
 		return errno, "planned fault"
 	}
 	switch {
 	case q.gone:
-		return syscall.EINVAL, "it was destroyed"
+		return syscall.EBADF, "it was destroyed before"
 	case q.dev.nic.dead:
 		return syscall.EIO, "the device is dead"
 	case q.attr.State < verbs.RTS:
@@ -66,7 +65,7 @@ func (q *QP) postSend(wr *verbs.SendWR) (syscall.Errno, string) {
 }
 
 // checkSend says what is wrong with a WR, "" if nothing is.
-func (q *QP) checkSend(wr *verbs.SendWR) string {
+func (q *queuePair) checkSend(wr *verbs.SendWR) string {
 	inline := wr.Flags&verbs.SendInline != 0
 	switch {
 	case wr.Opcode > verbs.OpFetchAdd,
@@ -85,8 +84,7 @@ func (q *QP) checkSend(wr *verbs.SendWR) string {
 	return ""
 }
 
-// PostRecv implements verbs.QP.
-func (q *QP) PostRecv(wrs []verbs.RecvWR) (int, error) {
+func (q *queuePair) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	f := q.dev.f
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -101,13 +99,13 @@ func (q *QP) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	return len(wrs), nil
 }
 
-func (q *QP) postRecv(wr *verbs.RecvWR) (syscall.Errno, string) {
+func (q *queuePair) postRecv(wr *verbs.RecvWR) (syscall.Errno, string) {
 	if errno := q.dev.f.plannedPost(q, "ibv_post_recv"); errno != 0 {
 		return errno, "planned fault"
 	}
 	switch {
 	case q.gone:
-		return syscall.EINVAL, "it was destroyed"
+		return syscall.EBADF, "it was destroyed before"
 	case q.dev.nic.dead:
 		return syscall.EIO, "the device is dead"
 	case q.in(verbs.Reset):

@@ -10,16 +10,16 @@ import (
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
 )
 
-// QP is a queue pair. All of it is guarded by Fabric.mu, except sqFree.
+// queuePair is a queue pair. All of it is guarded by Fabric.mu, except sqFree.
 //
 // The send queue holds the WRs from sqDone to sqTail: those before sqNext are
 // with the peer, those from it on were not yet read by the device. The counts
 // go up for ever, also across RESET, and index sq modulo its length.
-type QP struct {
+type queuePair struct {
 	object
 	dev      *device
 	pd       *pd
-	scq, rcq *CQ
+	scq, rcq *compQueue
 	num      uint32
 	typ      verbs.QPType
 	caps     verbs.QPCaps
@@ -77,8 +77,8 @@ func (p *pd) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 	if init.Type != verbs.RC && init.Type != verbs.UC && init.Type != verbs.UD {
 		return refuse(syscall.EOPNOTSUPP, "QP type %v", init.Type)
 	}
-	scq, ok1 := init.SendCQ.(*CQ)
-	rcq, ok2 := init.RecvCQ.(*CQ)
+	scq, ok1 := init.SendCQ.(*compQueue)
+	rcq, ok2 := init.RecvCQ.(*compQueue)
 	if !ok1 || !ok2 || scq.dev != d || rcq.dev != d || scq.gone || rcq.gone {
 		return refuse(syscall.EINVAL, "a QP needs two CQs of its device")
 	}
@@ -106,7 +106,7 @@ func (p *pd) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 	c.MaxInlineData = max(16*c.MaxSendSGE, (c.MaxInlineData+15)&^15)
 	c.MaxInlineData = min(c.MaxInlineData, d.nic.maxInline)
 
-	q := &QP{
+	q := &queuePair{
 		dev: d, pd: p, scq: scq, rcq: rcq, typ: init.Type, caps: c, sigAll: init.SignalAll, num: d.nic.newQPN(),
 		sq: make([]sendWQE, max(c.MaxSendWR, 1)), rq: make([]verbs.RecvWR, max(c.MaxRecvWR, 1)),
 	}
@@ -132,14 +132,13 @@ func (n *nic) newQPN() uint32 {
 	}
 }
 
-func (q *QP) Num() uint32             { return q.num }
-func (q *QP) Type() verbs.QPType      { return q.typ }
-func (q *QP) Caps() verbs.QPCaps      { return q.caps }
-func (q *QP) fabric() *Fabric         { return q.dev.f }
-func (q *QP) in(s verbs.QPState) bool { return q.attr.State == s }
+func (q *queuePair) Num() uint32             { return q.num }
+func (q *queuePair) Type() verbs.QPType      { return q.typ }
+func (q *queuePair) Caps() verbs.QPCaps      { return q.caps }
+func (q *queuePair) fabric() *Fabric         { return q.dev.f }
+func (q *queuePair) in(s verbs.QPState) bool { return q.attr.State == s }
 
-// Query implements verbs.QP.
-func (q *QP) Query() (verbs.QPAttr, error) {
+func (q *queuePair) Query() (verbs.QPAttr, error) {
 	if err := q.dev.enterAlive("ibv_query_qp", &q.object); err != nil {
 		return verbs.QPAttr{}, err
 	}
@@ -153,7 +152,7 @@ func (q *QP) Query() (verbs.QPAttr, error) {
 
 // Destroy implements verbs.QP. What is outstanding vanishes without a
 // completion.
-func (q *QP) Destroy() error {
+func (q *queuePair) Destroy() error {
 	if err := q.dev.enter("ibv_destroy_qp", &q.object); err != nil {
 		return err
 	}
@@ -167,7 +166,7 @@ func (q *QP) Destroy() error {
 }
 
 // forget empties both queues and begins a new life.
-func (q *QP) forget() {
+func (q *queuePair) forget() {
 	q.life++
 	q.attr.State = verbs.Reset
 	q.sqDone, q.sqNext = q.sqTail, q.sqTail
@@ -179,7 +178,7 @@ func (q *QP) forget() {
 }
 
 // outstanding counts the WRs that name m, and that the device may still touch.
-func (q *QP) outstanding(m *mr) (n int) {
+func (q *queuePair) outstanding(m *mr) (n int) {
 	if q.in(verbs.Err) {
 		return 0
 	}
@@ -196,12 +195,12 @@ func (q *QP) outstanding(m *mr) (n int) {
 	return n
 }
 
-func (q *QP) wqe(i uint64) *sendWQE      { return &q.sq[i%uint64(len(q.sq))] }
-func (q *QP) rwr(i uint64) *verbs.RecvWR { return &q.rq[i%uint64(len(q.rq))] }
+func (q *queuePair) wqe(i uint64) *sendWQE      { return &q.sq[i%uint64(len(q.sq))] }
+func (q *queuePair) rwr(i uint64) *verbs.RecvWR { return &q.rq[i%uint64(len(q.rq))] }
 
 // enterErr moves the QP to ERR and flushes: first the receives, then the
 // sends, those that the peer has as well.
-func (q *QP) enterErr() {
+func (q *queuePair) enterErr() {
 	if q.in(verbs.Err) || q.in(verbs.Reset) {
 		return
 	}
@@ -210,7 +209,7 @@ func (q *QP) enterErr() {
 	q.flushSends()
 }
 
-func (q *QP) flushRecvs() {
+func (q *queuePair) flushRecvs() {
 	for q.rqHead < q.rqTail {
 		id := q.rwr(q.rqHead).ID
 		q.rqHead++
@@ -218,7 +217,7 @@ func (q *QP) flushRecvs() {
 	}
 }
 
-func (q *QP) flushSends() {
+func (q *queuePair) flushSends() {
 	for q.sqDone < q.sqTail {
 		q.finishSend(verbs.WCWRFlushErr)
 	}
@@ -227,7 +226,7 @@ func (q *QP) flushSends() {
 
 // finishSend completes the oldest send with a status. A success makes a
 // completion only if it was asked for.
-func (q *QP) finishSend(status verbs.WCStatus) {
+func (q *queuePair) finishSend(status verbs.WCStatus) {
 	w := q.wqe(q.sqDone)
 	q.sqDone++
 	if q.sqNext < q.sqDone {
@@ -260,10 +259,10 @@ var sendOpcodes = [...]verbs.WCOpcode{
 	verbs.OpFetchAdd: verbs.WCFetchAdd,
 }
 
-func (q *QP) completeRecv(wc verbs.WC) { q.complete(q.rcq, cqEntry{wc: wc}) }
+func (q *queuePair) completeRecv(wc verbs.WC) { q.complete(q.rcq, cqEntry{wc: wc}) }
 
 // complete enters a completion into a CQ, through the faults.
-func (q *QP) complete(cq *CQ, e cqEntry) {
+func (q *queuePair) complete(cq *compQueue, e cqEntry) {
 	e.wc.QPNum = q.num
 	if f := q.dev.f; f.cfg.Faults.OnCompletion != nil {
 		f.completeFaulty(q, cq, e)
@@ -273,7 +272,7 @@ func (q *QP) complete(cq *CQ, e cqEntry) {
 }
 
 // later runs fn after d, unless the QP was RESET or destroyed meanwhile.
-func (q *QP) later(d time.Duration, fn func()) {
+func (q *queuePair) later(d time.Duration, fn func()) {
 	life := q.life
 	q.dev.f.after(d, func() {
 		if q.life == life {

@@ -26,7 +26,7 @@ type requester struct {
 }
 
 // kick makes the device look at the send queue, at once or after Doorbell.
-func (q *QP) kick() {
+func (q *queuePair) kick() {
 	d := q.dev.f.cfg.Doorbell
 	if d == 0 {
 		q.pump()
@@ -43,7 +43,7 @@ func (q *QP) kick() {
 
 // pump sends what can be sent. Acknowledgements that arrive meanwhile move
 // sqDone, a negative one moves sqNext back.
-func (q *QP) pump() {
+func (q *queuePair) pump() {
 	if q.pumping {
 		return
 	}
@@ -60,7 +60,7 @@ func (q *QP) pump() {
 }
 
 // mustWait says whether earlier READs and atomics must end first.
-func (q *QP) mustWait(w *sendWQE) bool {
+func (q *queuePair) mustWait(w *sendWQE) bool {
 	if w.wr.Opcode >= verbs.OpRead && q.reads >= int(q.attr.MaxRdAtomic) {
 		return true
 	}
@@ -69,7 +69,7 @@ func (q *QP) mustWait(w *sendWQE) bool {
 
 // transmit reads a WR's memory and sends it. It is false when the WR has to
 // wait until those before it have completed.
-func (q *QP) transmit(w *sendWQE) bool {
+func (q *queuePair) transmit(w *sendWQE) bool {
 	p := packet{typ: q.typ, src: q, to: q.dst, qpn: q.attr.DestQPN, psn: w.psn, wr: &w.wr}
 	data, status := q.gather(w)
 	if status == verbs.WCSuccess && q.typ == verbs.UD {
@@ -98,7 +98,7 @@ func (q *QP) transmit(w *sendWQE) bool {
 }
 
 // gather finds the bytes that a WR sends.
-func (q *QP) gather(w *sendWQE) ([]byte, verbs.WCStatus) {
+func (q *queuePair) gather(w *sendWQE) ([]byte, verbs.WCStatus) {
 	rxe := q.dev.f.cfg.Model == RXE
 	if rxe && q.dev.nic.ports[q.attr.Port-1].attr.State != verbs.PortActive {
 		return nil, verbs.WCLocQPOpErr
@@ -121,7 +121,7 @@ func (q *QP) gather(w *sendWQE) ([]byte, verbs.WCStatus) {
 
 // onAck takes the peer's answer to the WR with its PSN. It answers those
 // before it as well.
-func (q *QP) onAck(p *packet) {
+func (q *queuePair) onAck(p *packet) {
 	if !q.waiting() {
 		return
 	}
@@ -159,11 +159,11 @@ func (q *QP) onAck(p *packet) {
 }
 
 // waiting says whether answers are due.
-func (q *QP) waiting() bool {
+func (q *queuePair) waiting() bool {
 	return q.sqDone != q.sqNext && (q.in(verbs.RTS) || q.in(verbs.SQD))
 }
 
-func (q *QP) acknowledged() {
+func (q *queuePair) acknowledged() {
 	if q.wqe(q.sqDone).wr.Opcode >= verbs.OpRead {
 		q.reads--
 	}
@@ -175,7 +175,7 @@ func (q *QP) acknowledged() {
 }
 
 // land puts a response where the oldest WR wants it.
-func (q *QP) land(p *packet) bool {
+func (q *queuePair) land(p *packet) bool {
 	wr := &q.wqe(q.sqDone).wr
 	if wr.Length == 0 {
 		return true
@@ -193,7 +193,7 @@ func (q *QP) land(p *packet) bool {
 }
 
 // rewind makes everything that is with the peer go out again.
-func (q *QP) rewind() {
+func (q *queuePair) rewind() {
 	q.sqNext = q.sqDone
 	q.reads = 0
 }
@@ -201,7 +201,7 @@ func (q *QP) rewind() {
 // infiniteRNR is the rnr_retry that never gives up.
 const infiniteRNR = 7
 
-func (q *QP) notReady(timer uint8) {
+func (q *queuePair) notReady(timer uint8) {
 	if q.rnrRetries == 0 {
 		q.fail(verbs.WCRNRRetryExcErr)
 		return
@@ -218,7 +218,7 @@ func (q *QP) notReady(timer uint8) {
 }
 
 // startTimer watches over what is with the peer.
-func (q *QP) startTimer() {
+func (q *queuePair) startTimer() {
 	if q.timing || q.attr.Timeout == 0 || q.typ != verbs.RC || !q.waiting() {
 		return
 	}
@@ -227,7 +227,7 @@ func (q *QP) startTimer() {
 	q.later(q.timeout(), q.onTimeout)
 }
 
-func (q *QP) onTimeout() {
+func (q *queuePair) onTimeout() {
 	q.timing = false
 	if q.rnrWait || !q.waiting() {
 		return
@@ -250,7 +250,7 @@ func (q *QP) onTimeout() {
 
 // fail ends the oldest send with an error: the QP is in ERR, or in SQE where
 // only its send queue has failed, and everything else is flushed.
-func (q *QP) fail(status verbs.WCStatus) {
+func (q *queuePair) fail(status verbs.WCStatus) {
 	rxe := q.dev.f.cfg.Model == RXE
 	w := q.wqe(q.sqDone).wr
 	sqe := q.typ != verbs.RC && !rxe
@@ -269,7 +269,7 @@ func (q *QP) fail(status verbs.WCStatus) {
 }
 
 // timeout is the time of one attempt. rxe measures it in jiffies.
-func (q *QP) timeout() time.Duration {
+func (q *queuePair) timeout() time.Duration {
 	d := 4096 * time.Nanosecond << q.attr.Timeout
 	if q.dev.f.cfg.Model == RXE {
 		d = max(d, 4*time.Millisecond)

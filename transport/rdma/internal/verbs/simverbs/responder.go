@@ -26,8 +26,8 @@ type atomicResult struct {
 // of the poster unless it travels.
 type packet struct {
 	typ  verbs.QPType
-	src  *QP   // who sent it, for address and number alone
-	to   *port // where it goes
+	src  *queuePair // who sent it, for address and number alone
+	to   *port      // where it goes
 	qpn  uint32
 	psn  uint32
 	data []byte
@@ -52,18 +52,18 @@ const (
 	answerNak
 )
 
-func (q *QP) receives() bool {
+func (q *queuePair) receives() bool {
 	return q.in(verbs.RTR) || q.in(verbs.RTS) || q.in(verbs.SQD) || q.in(verbs.SQE)
 }
 
 // reply sends an answer to the peer that the QP is connected to.
-func (q *QP) reply(p *packet) {
+func (q *queuePair) reply(p *packet) {
 	p.typ, p.src, p.to, p.qpn = q.typ, q, q.dst, q.attr.DestQPN
 	q.dev.f.carry(p)
 }
 
 // onRequest is the RC responder.
-func (q *QP) onRequest(p *packet) {
+func (q *queuePair) onRequest(p *packet) {
 	if !q.receives() {
 		return
 	}
@@ -92,7 +92,7 @@ func (q *QP) onRequest(p *packet) {
 
 // failResponder moves the QP to ERR after it has refused a request. own is the
 // status of the receive that was to take it, success if there is none.
-func (q *QP) failResponder(told, own verbs.WCStatus) {
+func (q *queuePair) failResponder(told, own verbs.WCStatus) {
 	switch {
 	case own != verbs.WCSuccess:
 		id := q.rwr(q.rqHead).ID
@@ -107,7 +107,7 @@ func (q *QP) failResponder(told, own verbs.WCStatus) {
 }
 
 // onDuplicate answers what was carried out already.
-func (q *QP) onDuplicate(p *packet) {
+func (q *queuePair) onDuplicate(p *packet) {
 	a := packet{psn: p.psn, answer: answerAck}
 	switch {
 	case p.wr.Opcode == verbs.OpRead:
@@ -124,7 +124,7 @@ func (q *QP) onDuplicate(p *packet) {
 	q.reply(&a)
 }
 
-func (q *QP) findAtomic(psn uint32) int {
+func (q *queuePair) findAtomic(psn uint32) int {
 	for i, r := range q.atomics {
 		if r.valid && r.psn == psn {
 			return i
@@ -135,7 +135,7 @@ func (q *QP) findAtomic(psn uint32) int {
 
 // execute carries a request out and makes the answer. The result is the status
 // of the receive that could not take it.
-func (q *QP) execute(p, a *packet) (own verbs.WCStatus) {
+func (q *queuePair) execute(p, a *packet) (own verbs.WCStatus) {
 	imm := p.wr.Opcode == verbs.OpWriteImm
 	if send := p.wr.Opcode == verbs.OpSend || p.wr.Opcode == verbs.OpSendImm; send || imm {
 		if q.rqHead == q.rqTail {
@@ -148,8 +148,8 @@ func (q *QP) execute(p, a *packet) (own verbs.WCStatus) {
 	}
 	switch p.wr.Opcode {
 	case verbs.OpWrite, verbs.OpWriteImm:
-		if !q.takeWrite(p) {
-			a.refuse(verbs.WCRemAccessErr)
+		if len(p.data) > 0 && !q.takeWrite(p) {
+			a.refuse(q.deny(verbs.AccessRemoteWrite))
 		} else if imm {
 			q.received(p, verbs.WCRecvRDMAImm)
 		}
@@ -168,7 +168,7 @@ func (q *QP) execute(p, a *packet) (own verbs.WCStatus) {
 func (a *packet) refuse(status verbs.WCStatus) { a.answer, a.status = answerNak, status }
 
 // takeSend scatters a SEND into the oldest receive.
-func (q *QP) takeSend(p, a *packet) (own verbs.WCStatus) {
+func (q *queuePair) takeSend(p, a *packet) (own verbs.WCStatus) {
 	told, own := q.scatter(p.data)
 	if own != verbs.WCSuccess {
 		a.refuse(told)
@@ -180,7 +180,7 @@ func (q *QP) takeSend(p, a *packet) (own verbs.WCStatus) {
 
 // scatter copies data into the oldest receive; if it does not fit, told is for
 // the sender and own for the receive.
-func (q *QP) scatter(data []byte) (told, own verbs.WCStatus) {
+func (q *queuePair) scatter(data []byte) (told, own verbs.WCStatus) {
 	r := q.rwr(q.rqHead)
 	rxe := q.dev.f.cfg.Model == RXE
 	switch {
@@ -203,7 +203,7 @@ func (q *QP) scatter(data []byte) (told, own verbs.WCStatus) {
 }
 
 // received completes the oldest receive.
-func (q *QP) received(p *packet, op verbs.WCOpcode) {
+func (q *queuePair) received(p *packet, op verbs.WCOpcode) {
 	wc := verbs.WC{ID: q.rwr(q.rqHead).ID, Opcode: op, ByteLen: uint32(len(p.data))}
 	q.rqHead++
 	if p.wr.Opcode == verbs.OpSendImm || p.wr.Opcode == verbs.OpWriteImm {
@@ -219,17 +219,22 @@ func (q *QP) received(p *packet, op verbs.WCOpcode) {
 }
 
 // remote is the memory that a peer's request names, if it may touch it so.
-func (q *QP) remote(wr *verbs.SendWR, need verbs.Access) []byte {
+func (q *queuePair) remote(wr *verbs.SendWR, need verbs.Access) []byte {
 	if q.attr.Access&need == 0 {
 		return nil
 	}
 	return q.dev.nic.memory(q.pd, wr.RKey, wr.RemoteAddr, wr.Length, need)
 }
 
-func (q *QP) takeWrite(p *packet) bool {
-	if len(p.data) == 0 {
-		return true
+// deny is the status for a peer that may not touch the memory it names.
+func (q *queuePair) deny(need verbs.Access) verbs.WCStatus {
+	if q.dev.f.cfg.Model == RXE && q.attr.Access&need == 0 {
+		return verbs.WCRemInvReqErr
 	}
+	return verbs.WCRemAccessErr
+}
+
+func (q *queuePair) takeWrite(p *packet) bool {
 	mem := q.remote(p.wr, verbs.AccessRemoteWrite)
 	if mem == nil {
 		return false
@@ -238,23 +243,23 @@ func (q *QP) takeWrite(p *packet) bool {
 	return true
 }
 
-func (q *QP) serveRead(p, a *packet) {
+func (q *queuePair) serveRead(p, a *packet) {
 	if p.wr.Length == 0 {
 		return
 	}
 	if a.data = q.remote(p.wr, verbs.AccessRemoteRead); a.data == nil {
-		a.refuse(verbs.WCRemAccessErr)
+		a.refuse(q.deny(verbs.AccessRemoteRead))
 	}
 }
 
-func (q *QP) serveAtomic(p, a *packet) {
+func (q *queuePair) serveAtomic(p, a *packet) {
 	mem := q.remote(p.wr, verbs.AccessRemoteAtomic)
 	switch {
 	case q.attr.MaxDestRdAtom == 0:
 		a.refuse(verbs.WCRemInvReqErr)
 		return
 	case mem == nil:
-		a.refuse(verbs.WCRemAccessErr)
+		a.refuse(q.deny(verbs.AccessRemoteAtomic))
 		return
 	}
 	a.value = binary.NativeEndian.Uint64(mem)

@@ -8,7 +8,7 @@ import (
 
 // onUnreliable is the UC responder: what it cannot take is gone, and nobody
 // is told.
-func (q *QP) onUnreliable(p *packet) {
+func (q *queuePair) onUnreliable(p *packet) {
 	if !q.receives() {
 		return
 	}
@@ -18,7 +18,7 @@ func (q *QP) onUnreliable(p *packet) {
 	switch {
 	case needsRecv && q.rqHead == q.rqTail:
 		return
-	case write && !q.takeWrite(p):
+	case write && len(p.data) > 0 && !q.takeWrite(p):
 		return
 	case p.wr.Opcode == verbs.OpWriteImm:
 		q.received(p, verbs.WCRecvRDMAImm)
@@ -36,7 +36,7 @@ const grhBytes = 40
 const qkeyOwn = 1 << 31
 
 // address fills in where a datagram goes.
-func (q *QP) address(p *packet, w *sendWQE) verbs.WCStatus {
+func (q *queuePair) address(p *packet, w *sendWQE) verbs.WCStatus {
 	a := q.dev.nic.ahs[w.wr.AH]
 	if a == nil || a.pd != q.pd {
 		return verbs.WCLocQPOpErr
@@ -55,7 +55,7 @@ func (q *QP) address(p *packet, w *sendWQE) verbs.WCStatus {
 }
 
 // onDatagram is the UD responder.
-func (q *QP) onDatagram(p *packet) {
+func (q *queuePair) onDatagram(p *packet) {
 	if !q.receives() || p.qkey != q.attr.QKey || q.rqHead == q.rqTail {
 		return
 	}

@@ -80,4 +80,4 @@ func (f *Fabric) reachable(p *packet) bool {
 
 // port is the port that the QP was bound to in INIT. A QP that was RESET has
 // none; its packets under way came from the first.
-func (q *QP) port() *port { return q.dev.nic.ports[max(q.attr.Port, 1)-1] }
+func (q *queuePair) port() *port { return q.dev.nic.ports[max(q.attr.Port, 1)-1] }
