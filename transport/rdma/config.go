@@ -1,0 +1,191 @@
+package rdma
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/verbena-rpc/verbena/transport/rdma/internal/credit"
+	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
+	"github.com/verbena-rpc/verbena/transport/wire"
+)
+
+// PollMode says what a poller does when nothing completes.
+type PollMode uint8
+
+// Poll modes.
+const (
+	Adaptive   PollMode = iota // spin for Config.Spin since the last completion, then sleep
+	EventsOnly                 // sleep at once: least CPU, five times the latency on rxe
+	Busy                       // never sleep: a core per poller
+)
+
+func (m PollMode) String() string {
+	switch m {
+	case Adaptive:
+		return "adaptive"
+	case EventsOnly:
+		return "events"
+	case Busy:
+		return "busy"
+	}
+	return fmt.Sprintf("PollMode(%d)", uint8(m))
+}
+
+// Defaults of Config.
+const (
+	DefaultSpin     = 50 * time.Microsecond
+	DefaultSQDepth  = 256
+	DefaultRQDepth  = 128
+	DefaultSlotSize = 8 << 10
+	DefaultWarm     = 2
+
+	// On rxe a message costs 45 µs of the processor whatever its size, so
+	// that a deep window only delays (measured, Linux 6.1).
+	DefaultRQDepthRXE  = 64
+	DefaultSlotSizeRXE = 4 << 10
+)
+
+// Config says which device is used and how. The zero value is good: each zero
+// field stands for its default.
+type Config struct {
+	// Device is the RDMA device, "mlx5_0". Empty: the one that has a RoCE v2
+	// GID of the local address of the control connection.
+	Device string
+
+	// Port of the device, from 1. 0: the one that has such a GID.
+	Port uint8
+
+	// GIDIndex in the port's table. nil: the RoCE v2 GID of the local
+	// address, looked up for each link, since entries move.
+	GIDIndex *int
+
+	// MTU caps the path MTU: 256, 512, 1024, 2048 or 4096 bytes. 0: the
+	// smaller of both ports' active MTU.
+	MTU int
+
+	// SQDepth is the number of send slots of a link, 16 to 4096; 0: 256.
+	// More lets more callers have a frame under way.
+	SQDepth int
+
+	// RQDepth is the number of receive slots of a link, 8 to 4096; 0: 128,
+	// 64 on rxe. More lets the peer send more before it hears from us.
+	RQDepth int
+
+	// SlotSize is the size of a slot of either ring in bytes, 512 to 1 MiB in
+	// multiples of 64; 0: 8 KiB, 4 KiB on rxe. A frame's payload is at most
+	// 72 bytes less. A link pins (SQDepth+RQDepth)*SlotSize bytes.
+	SlotSize int
+
+	// Poll is how completions are awaited, and Spin for how long an Adaptive
+	// poller looks for them before it sleeps; 0: 50 µs. Longer answers
+	// faster after a pause and takes more CPU.
+	Poll PollMode
+	Spin time.Duration
+
+	// Pollers is the number of pollers of a device, each a goroutine with a
+	// CQ, 1 to 64; 0: 1. Links are spread over them.
+	Pollers int
+
+	// Warm is how many QPs of a device are kept ready in INIT, up to 1024; 0: 2,
+	// -1: none. Each has its memory pinned.
+	Warm int
+
+	// PayloadSum adds XXH64 of each payload to its frame. The header's sum is
+	// always there.
+	PayloadSum bool
+
+	// Strict makes a QP fail at the first RNR instead of retrying, and checks
+	// each transition before the device does. For tests.
+	Strict bool
+
+	// provider opens devices; nil: libibverbs.
+	provider verbs.Provider
+}
+
+// ConfigError is a field of Config that cannot be used.
+type ConfigError struct {
+	Field string
+	Value any
+	Want  string
+}
+
+func (e *ConfigError) Error() string {
+	return fmt.Sprintf("rdma: Config.%s is %v, expected %s", e.Field, e.Value, e.Want)
+}
+
+// Validate returns a *ConfigError for the first field out of its range.
+func (c *Config) Validate() error {
+	for _, f := range []struct {
+		name     string
+		value    int
+		min, max int
+		unit     string
+	}{
+		{"SQDepth", c.SQDepth, 16, 4096, "slots"},
+		{"RQDepth", c.RQDepth, credit.MinDepth, 4096, "slots"},
+		{"SlotSize", c.SlotSize, wire.MinSlot, wire.MaxSlot, "bytes"},
+		{"Pollers", c.Pollers, 1, 64, "pollers"},
+		{"Warm", c.Warm, -1, 1024, "QPs"},
+	} {
+		if f.value != 0 && (f.value < f.min || f.value > f.max) {
+			return &ConfigError{f.name, f.value, fmt.Sprintf("0 or %d to %d %s", f.min, f.max, f.unit)}
+		}
+	}
+	switch {
+	case c.SlotSize%wire.HeaderSize != 0:
+		return &ConfigError{"SlotSize", c.SlotSize, "a multiple of 64 bytes"}
+	case c.MTU != 0 && mtuCode(c.MTU) == 0:
+		return &ConfigError{"MTU", c.MTU, "0, 256, 512, 1024, 2048 or 4096 bytes"}
+	case c.GIDIndex != nil && (*c.GIDIndex < 0 || *c.GIDIndex > 255):
+		return &ConfigError{"GIDIndex", *c.GIDIndex, "0 to 255"}
+	case c.Poll > Busy:
+		return &ConfigError{"Poll", c.Poll, "Adaptive, EventsOnly or Busy"}
+	case c.Spin < 0 || c.Spin > time.Second:
+		return &ConfigError{"Spin", c.Spin, "0 to 1s"}
+	}
+	return nil
+}
+
+// mtuCode is the code of an MTU in bytes, 0 if there is none.
+func mtuCode(bytes int) verbs.MTU {
+	for m := verbs.MTU256; m <= verbs.MTU4096; m++ {
+		if m.Bytes() == bytes {
+			return m
+		}
+	}
+	return 0
+}
+
+// withDefaults fills the zero fields for a device.
+func (c Config) withDefaults(dev *verbs.DeviceAttr) Config {
+	rq, slot := DefaultRQDepth, DefaultSlotSize
+	if isRXE(dev) {
+		rq, slot = DefaultRQDepthRXE, DefaultSlotSizeRXE
+	}
+	c.SQDepth = or(c.SQDepth, DefaultSQDepth)
+	c.RQDepth = or(c.RQDepth, rq)
+	c.SlotSize = or(c.SlotSize, slot)
+	c.Spin = or(c.Spin, DefaultSpin)
+	c.Pollers = or(c.Pollers, 1)
+	c.Warm = max(0, or(c.Warm, DefaultWarm))
+	return c
+}
+
+func or[T comparable](v, def T) T {
+	var zero T
+	if v == zero {
+		return def
+	}
+	return v
+}
+
+// isRXE tells the kernel's software device by its vendor id
+// (drivers/infiniband/sw/rxe/rxe_param.h, RXE_VENDOR_ID).
+func isRXE(dev *verbs.DeviceAttr) bool { return dev.VendorID == 0xffffff }
+
+// Times that a drain may take before the QP is destroyed and its memory kept
+// aside. Under emulation rxe needs longer.
+const (
+	drainTime    = time.Second
+	drainTimeRXE = 5 * time.Second
+)

@@ -1,0 +1,290 @@
+package rdma
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+
+	"github.com/verbena-rpc/verbena/pool"
+	"github.com/verbena-rpc/verbena/transport"
+	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
+)
+
+// device is an open RDMA device and all that its links share: a PD, pollers,
+// and a warm pool of endpoints per port.
+//
+// A goroutine waits for asynchronous events from open to close. close ends in
+// the order pools, links, pollers, quarantined memory, PD, events, context:
+// each needs those after it.
+type device struct {
+	fabric *Fabric
+	name   string
+	cfg    Config // defaults filled in
+	ctx    verbs.Device
+	attr   verbs.DeviceAttr
+	events sync.WaitGroup // the event goroutine
+	fault  atomic.Pointer[cause]
+
+	mu         sync.Mutex // guards what follows; held while pd and pollers are made
+	pd         verbs.PD
+	pollers    []*poller
+	warm       map[uint8]*pool.Warm[*endpoint] // by port
+	endpoints  map[*endpoint]struct{}          // created and not yet destroyed
+	gone       sync.Cond                       // an endpoint left endpoints
+	quarantine []*rings
+	closed     bool
+}
+
+func openDevice(f *Fabric, name string) (*device, error) {
+	ctx, err := f.provider.Open(name)
+	if err != nil {
+		return nil, &SetupError{name, "open the device", err}
+	}
+	attr, err := ctx.Query()
+	if err != nil {
+		return nil, errors.Join(&SetupError{name, "query the device", err}, ctx.Close())
+	}
+	d := &device{
+		fabric: f, name: name, cfg: f.cfg.withDefaults(&attr), ctx: ctx, attr: attr,
+		warm: map[uint8]*pool.Warm[*endpoint]{}, endpoints: map[*endpoint]struct{}{},
+	}
+	d.gone.L = &d.mu
+	d.events.Add(1)
+	go d.watch()
+	return d, nil
+}
+
+// candidates reads the GIDs of the device's ports, or of one port.
+func (d *device) candidates(only uint8) ([]candidate, error) {
+	var all []candidate
+	for port := uint8(1); port <= d.attr.Ports; port++ {
+		if only != 0 && port != only {
+			continue
+		}
+		pa, err := d.ctx.QueryPort(port)
+		if err != nil {
+			return all, &SetupError{d.name, fmt.Sprintf("query port %d", port), err}
+		}
+		gids, err := d.ctx.QueryGIDs(port)
+		if err != nil {
+			return all, &SetupError{d.name, fmt.Sprintf("read the GIDs of port %d", port), err}
+		}
+		for _, g := range gids {
+			all = append(all, candidate{device: d.name, port: port, attr: pa, entry: g})
+		}
+	}
+	return all, nil
+}
+
+// setup makes PD and pollers, unless they are there.
+func (d *device) setup() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return net.ErrClosed
+	}
+	if d.pd == nil {
+		pd, err := d.ctx.AllocPD()
+		if err != nil {
+			return &SetupError{d.name, "allocate a protection domain", err}
+		}
+		d.pd = pd
+	}
+	for len(d.pollers) < d.cfg.Pollers {
+		p, err := startPoller(d)
+		if err != nil {
+			return err
+		}
+		d.pollers = append(d.pollers, p)
+	}
+	return nil
+}
+
+// prepare takes an endpoint for a link that leaves by the given GID.
+func (d *device) prepare(ctx context.Context, from candidate) (transport.Half, error) {
+	w, err := d.warmPool(from.port)
+	if err != nil {
+		return nil, err
+	}
+	ep, _, err := w.Get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return newHalf(ep, from)
+}
+
+func (d *device) warmPool(port uint8) (*pool.Warm[*endpoint], error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, net.ErrClosed
+	}
+	if w := d.warm[port]; w != nil {
+		return w, nil
+	}
+	w, err := pool.NewWarm(pool.WarmConfig[*endpoint]{
+		Size: d.cfg.Warm,
+		Make: func(context.Context) (*endpoint, error) { return d.newEndpoint(port) },
+		Drop: func(ep *endpoint) { ep.release("left the warm pool", false) },
+	})
+	if err == nil {
+		d.warm[port] = w
+	}
+	return w, err
+}
+
+// recycle gives an endpoint that is in INIT again back to its pool.
+func (d *device) recycle(ep *endpoint) {
+	d.mu.Lock()
+	w := d.warm[ep.port]
+	d.mu.Unlock()
+	w.Put(ep)
+}
+
+// admit reserves n completions on the CQ that has most room for them, and an
+// index in its poller's table (case 38).
+func (d *device) admit(n int) (*poller, uint16, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, 0, net.ErrClosed
+	}
+	best := d.pollers[0]
+	for _, p := range d.pollers[1:] {
+		if p.admitted < best.admitted {
+			best = p
+		}
+	}
+	index, ok := best.admit(n)
+	if !ok {
+		return nil, 0, &FullError{Device: d.name, QPs: len(d.endpoints), Depth: best.cq.Depth(), Need: n}
+	}
+	return best, index, nil
+}
+
+// dismiss gives back what admit reserved.
+func (d *device) dismiss(p *poller, index uint16, n int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p.dismiss(index, n)
+}
+
+func (d *device) add(ep *endpoint) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.endpoints[ep] = struct{}{}
+}
+
+// remove forgets an endpoint whose QP is destroyed. lost is memory that must
+// wait for the device to close, or nil.
+func (d *device) remove(ep *endpoint, lost *rings) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.endpoints, ep)
+	if lost != nil {
+		d.quarantine = append(d.quarantine, lost)
+	}
+	d.gone.Broadcast()
+}
+
+// idle says that no endpoint is in use by a link.
+func (d *device) idle() bool { return len(d.links(func(*endpoint) bool { return true })) == 0 }
+
+// links lists the links of the endpoints that satisfy which.
+func (d *device) links(which func(*endpoint) bool) []*link {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var links []*link
+	for ep := range d.endpoints {
+		if l := ep.link.Load(); l != nil && which(ep) {
+			links = append(links, l)
+		}
+	}
+	return links
+}
+
+// broken is why the device cannot be used any more, or nil.
+func (d *device) broken() error {
+	if c := d.fault.Load(); c != nil {
+		return c.err
+	}
+	return nil
+}
+
+// watch waits for asynchronous events and ends the links they concern.
+func (d *device) watch() {
+	defer d.events.Done()
+	for {
+		e, err := d.ctx.AsyncEvent()
+		if errors.Is(err, verbs.ErrInterrupted) {
+			return
+		}
+		if err != nil {
+			d.fault.CompareAndSwap(nil, &cause{err: &SetupError{d.name, "wait for asynchronous events", err}})
+			return
+		}
+		d.event(e)
+	}
+}
+
+// event ends the links that an event concerns. Events that change addresses
+// need nothing: those are read anew for each link.
+func (d *device) event(e verbs.AsyncEvent) {
+	why := &EventError{Device: d.name, Event: e}
+	var which func(*endpoint) bool
+	switch e.Type {
+	case verbs.EventQPFatal, verbs.EventQPReqErr, verbs.EventQPAccessErr:
+		which = func(ep *endpoint) bool { return ep.qp.Num() == e.QPNum }
+	case verbs.EventCQErr:
+		// A CQ that overran has lost completions: nothing on it can go on.
+		which = func(ep *endpoint) bool { return ep.poller.cq == e.CQ }
+		d.fault.CompareAndSwap(nil, &cause{err: why})
+	case verbs.EventDeviceFatal:
+		which = func(*endpoint) bool { return true }
+		d.fault.CompareAndSwap(nil, &cause{err: why})
+	case verbs.EventPortErr:
+		which = func(ep *endpoint) bool { return ep.port == e.Port }
+	default:
+		return
+	}
+	for _, l := range d.links(which) {
+		l.fail(why, e.Type == verbs.EventPortErr)
+	}
+}
+
+// close releases everything. It waits for the links, each of which has a
+// bounded time to drain.
+func (d *device) close() error {
+	d.mu.Lock()
+	d.closed = true
+	pools := d.warm
+	d.mu.Unlock()
+	for _, w := range pools {
+		w.Close()
+	}
+	for _, l := range d.links(func(*endpoint) bool { return true }) {
+		l.Close(net.ErrClosed)
+	}
+	d.mu.Lock()
+	for len(d.endpoints) > 0 {
+		d.gone.Wait()
+	}
+	d.mu.Unlock()
+
+	var errs []error
+	for _, p := range d.pollers {
+		errs = append(errs, p.stop())
+	}
+	for _, r := range d.quarantine {
+		errs = append(errs, r.free())
+	}
+	if d.pd != nil {
+		errs = append(errs, d.pd.Dealloc())
+	}
+	d.ctx.Interrupt()
+	d.events.Wait()
+	return errors.Join(append(errs, d.ctx.Close())...)
+}

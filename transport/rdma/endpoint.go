@@ -1,0 +1,240 @@
+package rdma
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/verbena-rpc/verbena/pool"
+	"github.com/verbena-rpc/verbena/transport/rdma/internal/qpstate"
+	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
+	"github.com/verbena-rpc/verbena/transport/rdma/internal/wrid"
+)
+
+// maxLives is how many links an endpoint carries before its QP is destroyed.
+const maxLives = 64
+
+// inlineSizes are what CreateQP is asked to copy into a work request, the
+// first that the device takes. A 64-byte message makes a frame of 128 or 136
+// bytes. rxe takes 512, irdma 101.
+var inlineSizes = [...]int{256, 96, 0}
+
+// endpoint is one QP with the memory of its rings and its place in a poller's
+// table. It carries one link at a time, up to maxLives of them.
+//
+// It is made, connected and released by one goroutine at a time, which owns
+// all fields without a note. While it has a link, send is shared as its
+// comment says, and recv is the poller's.
+type endpoint struct {
+	dev      *device
+	port     uint8
+	poller   *poller
+	index    uint16 // in the poller's table
+	admitted int    // entries of the poller's CQ
+	rings    *rings
+	qp       verbs.QP
+	machine  *qpstate.Machine
+	lives    int
+
+	generation atomic.Uint32 // of the work requests posted
+	link       atomic.Pointer[link]
+	send       *sendRing // of the present life
+	recv       recvRing
+
+	touched bool          // poller: it is in the present batch
+	sealed  bool          // poller: nothing is posted any more
+	drained chan struct{} // closed by the poller once sealed and all is completed
+}
+
+// rings is the memory of an endpoint: send slots, then receive slots.
+type rings struct {
+	arena *pool.Arena
+	mr    verbs.MR
+	held  bool // a caller has not given a slot back
+}
+
+// free gives the memory back; the QP is destroyed. Memory that the device or
+// a caller may still reach stays mapped for ever.
+func (r *rings) free() error {
+	if err := r.mr.Deregister(); err != nil || r.held {
+		return err
+	}
+	return r.arena.Close()
+}
+
+// newEndpoint makes an endpoint in INIT with its receives posted. On error
+// nothing is left (case 63).
+func (d *device) newEndpoint(port uint8) (_ *endpoint, err error) {
+	ep := &endpoint{dev: d, port: port, admitted: d.cfg.SQDepth + d.cfg.RQDepth}
+	// Rounding may make the queues deeper, but no more than what was asked
+	// for is ever posted, so that this is what can complete.
+	ep.poller, ep.index, err = d.admit(ep.admitted)
+	if err != nil {
+		return nil, err
+	}
+	undo := []func(){func() { d.dismiss(ep.poller, ep.index, ep.admitted) }}
+	defer func() {
+		if err != nil {
+			for i := range undo {
+				undo[len(undo)-1-i]()
+			}
+		}
+	}()
+
+	if ep.rings, err = d.newRings(); err != nil {
+		return nil, err
+	}
+	undo = append(undo, func() { ep.rings.free() })
+	if err := ep.createQP(); err != nil {
+		return nil, err
+	}
+	undo = append(undo, func() { ep.qp.Destroy() })
+	ep.machine = qpstate.New(ep.qp, qpstate.Options{Device: d.ctx, Strict: d.cfg.Strict})
+	if err := ep.begin(); err != nil {
+		return nil, err
+	}
+	d.add(ep)
+	return ep, nil
+}
+
+// newRings maps and registers the rings of one endpoint. The registration
+// carries no remote rights: the peer reaches a slot by a SEND alone.
+func (d *device) newRings() (*rings, error) {
+	size := (d.cfg.SQDepth + d.cfg.RQDepth) * d.cfg.SlotSize
+	arena, err := pool.NewArena(size)
+	if err != nil {
+		return nil, &SetupError{d.name, "map the rings of a QP", err}
+	}
+	mr, err := d.pd.RegisterMR(arena.Bytes(), verbs.AccessLocalWrite)
+	if err != nil {
+		arena.Close()
+		return nil, &SetupError{d.name, fmt.Sprintf("register %d KiB for the rings of a QP%s", size>>10, memlock(err)), err}
+	}
+	return &rings{arena: arena, mr: mr}, nil
+}
+
+func (ep *endpoint) createQP() (err error) {
+	d := ep.dev
+	for _, inline := range inlineSizes {
+		ep.qp, err = d.pd.CreateQP(verbs.QPInit{
+			Type:   verbs.RC,
+			SendCQ: ep.poller.cq,
+			RecvCQ: ep.poller.cq,
+			Caps: verbs.QPCaps{
+				MaxSendWR: d.cfg.SQDepth, MaxRecvWR: d.cfg.RQDepth,
+				MaxSendSGE: 1, MaxRecvSGE: 1, MaxInlineData: inline,
+			},
+		})
+		if err == nil {
+			return nil
+		}
+	}
+	return &SetupError{d.name, fmt.Sprintf("create a QP of %d sends and %d receives%s", d.cfg.SQDepth, d.cfg.RQDepth, memlock(err)), err}
+}
+
+// begin starts a life: empty rings, INIT, receives posted, known to the poller.
+func (ep *endpoint) begin() error {
+	cfg, base := &ep.dev.cfg, ep.rings.mr.Addr()
+	mem, key := ep.rings.arena.Bytes(), ep.rings.mr.LKey()
+	split := cfg.SQDepth * cfg.SlotSize
+	generation := uint16(ep.generation.Load() % wrid.Generations)
+	ep.link.Store(nil)
+	ep.send = newSendRing(mem[:split], base, key, cfg, ep.qp.Caps().MaxInlineData)
+	ep.recv.init(mem[split:], base+uint64(split), key, cfg, func(slot uint32) uint64 {
+		return uint64(wrid.Make(wrid.Recv, generation, ep.index, slot))
+	})
+	ep.sealed = false
+	ep.drained = make(chan struct{})
+	ep.lives++
+	if err := ep.machine.ToInit(qpstate.Local{Port: ep.port}); err != nil {
+		return err
+	}
+	n, err := ep.qp.PostRecv(ep.recv.all)
+	ep.recv.outstanding = n
+	if err != nil {
+		return &SetupError{ep.dev.name, fmt.Sprintf("post receive %d of %d", n+1, len(ep.recv.all)), err}
+	}
+	ep.poller.table[ep.index].Store(ep)
+	return nil
+}
+
+// release ends a life, and gives the endpoint back to its pool or destroys it.
+// Nothing but the poller may be using it: no send can be posted, and no
+// receive once its link is dead. It takes as long as the drain, and blocks.
+func (ep *endpoint) release(why string, reuse bool) {
+	limit := drainTime
+	if isRXE(&ep.dev.attr) {
+		limit = drainTimeRXE
+	}
+	timeout := time.NewTimer(limit)
+	defer timeout.Stop()
+	drained := ep.drain(why, timeout.C)
+	ep.rings.held = !ep.send.home(timeout.C)
+	switch {
+	case !drained || ep.rings.held:
+		ep.dev.fabric.lost.Add(1)
+		ep.destroy(false)
+	case !reuse || ep.lives >= maxLives || ep.restart() != nil:
+		ep.destroy(true)
+	default:
+		ep.dev.recycle(ep)
+	}
+}
+
+// drain takes the QP to ERR and waits until every work request has completed
+// (cases 1, 2, 14). No marker is posted: not every device completes one.
+func (ep *endpoint) drain(why string, timeout <-chan time.Time) bool {
+	if err := ep.machine.ToErr(why); err != nil {
+		return false
+	}
+	ep.poller.do(func() {
+		ep.sealed = true
+		ep.settle()
+	})
+	select {
+	case <-ep.drained:
+		return true
+	case <-timeout:
+		return false
+	}
+}
+
+// settle closes drained when the last completion has come, on the poller, as
+// the last thing of a batch. From then on the poller knows the endpoint by a
+// generation that nothing was posted with yet, and leaves it alone.
+func (ep *endpoint) settle() {
+	if ep.sealed && ep.recv.outstanding == 0 && ep.send.posted.Load() == ep.send.completed.Load() {
+		ep.sealed = false
+		ep.generation.Add(1)
+		close(ep.drained)
+	}
+}
+
+// restart takes a drained endpoint to INIT again. The PSN and the epoch will
+// be new; the generation is.
+func (ep *endpoint) restart() error {
+	if err := ep.machine.ToReset("drained"); err != nil {
+		return err
+	}
+	return ep.begin()
+}
+
+// destroy destroys the QP. Memory that might still be reached, by the device
+// or by a caller with a slot, goes into quarantine, and so do the entries of
+// the CQ.
+func (ep *endpoint) destroy(clean bool) {
+	ep.poller.table[ep.index].Store(nil)
+	ep.poller.sync()
+	if err := ep.qp.Destroy(); err != nil {
+		clean = false
+	}
+	var lost *rings
+	if clean {
+		ep.dev.dismiss(ep.poller, ep.index, ep.admitted)
+		clean = ep.rings.free() == nil
+	}
+	if !clean {
+		lost = ep.rings
+	}
+	ep.dev.remove(ep, lost)
+}

@@ -1,0 +1,131 @@
+package rdma
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"sync/atomic"
+
+	"github.com/verbena-rpc/verbena/transport"
+	"github.com/verbena-rpc/verbena/transport/rdma/internal/credit"
+	"github.com/verbena-rpc/verbena/transport/rdma/internal/qpstate"
+	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
+	"github.com/verbena-rpc/verbena/transport/wire"
+)
+
+// maxRdAtomic is how many READs of the peer a QP serves at once, where the
+// device can: what one-sided transfers need to fill a path.
+const maxRdAtomic = 16
+
+// half is an endpoint in INIT on its way to a peer. One goroutine uses it.
+type half struct {
+	ep    *endpoint
+	from  candidate
+	offer wire.QP
+	ended atomic.Bool
+}
+
+func newHalf(ep *endpoint, from candidate) (*half, error) {
+	cfg := &ep.dev.cfg
+	mtu := from.attr.ActiveMTU
+	if cfg.MTU != 0 {
+		mtu = min(mtu, mtuCode(cfg.MTU))
+	}
+	return &half{ep: ep, from: from, offer: wire.QP{
+		GID:         from.entry.GID,
+		GIDType:     uint8(from.entry.Type),
+		LID:         from.attr.LID,
+		QPN:         ep.qp.Num(),
+		PSN:         randomPSN(),
+		Depth:       uint32(cfg.RQDepth),
+		Slot:        uint32(cfg.SlotSize),
+		MTU:         uint8(mtu),
+		MaxRdAtomic: uint8(min(maxRdAtomic, ep.dev.attr.MaxQPRdAtomic)),
+	}}, nil
+}
+
+// randomPSN is new for each direction and attempt, so that packets of an
+// earlier life of either QP are out of sequence (case 15).
+func randomPSN() uint32 {
+	var b [4]byte
+	rand.Read(b[:]) //nolint:errcheck // it never fails
+	return binary.LittleEndian.Uint32(b[:]) & (1<<24 - 1)
+}
+
+// Offer is what the peer must know.
+func (h *half) Offer() wire.QP { return h.offer }
+
+// Connect takes the QP to RTS on the calling goroutine. See transport.Half.
+func (h *half) Connect(ctx context.Context, epoch uint64, peer wire.QP) (transport.Link, error) {
+	if h.ended.Swap(true) {
+		return nil, net.ErrClosed
+	}
+	err := ctx.Err()
+	if err == nil {
+		err = h.check(&peer)
+	}
+	if err != nil {
+		h.ep.release(fmt.Sprintf("not connected: %v", err), true)
+		return nil, err
+	}
+	l := newLink(h.ep, epoch, &h.offer, &peer)
+	h.ep.link.Store(l) // before a frame can arrive
+	err = h.ep.machine.Connect(h.path(l, &peer), h.timing(&peer))
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		l.fail(err, true)
+		<-l.done
+		return nil, err
+	}
+	return l, nil
+}
+
+// check refuses what would only fail later, or lock up.
+func (h *half) check(peer *wire.QP) error {
+	switch {
+	case peer.GID == [16]byte{} && h.from.attr.LinkLayer == verbs.LinkEthernet:
+		return &PeerError{"GID", 0, "an address"}
+	case peer.GIDType != h.offer.GIDType:
+		return &PeerError{"GID type", uint64(peer.GIDType), fmt.Sprintf("%v as ours", h.from.entry.Type)}
+	case peer.Depth < credit.MinDepth:
+		return &PeerError{"receive ring", uint64(peer.Depth), fmt.Sprintf("at least %d slots", credit.MinDepth)}
+	case peer.Slot < wire.MinSlot:
+		return &PeerError{"receive slot", uint64(peer.Slot), fmt.Sprintf("at least %d bytes", wire.MinSlot)}
+	case verbs.MTU(peer.MTU).Bytes() == 0:
+		return &PeerError{"MTU", uint64(peer.MTU), "a code of 1 to 5"}
+	}
+	return nil
+}
+
+func (h *half) path(l *link, peer *wire.QP) qpstate.Path {
+	return qpstate.Path{
+		DestQPN:       peer.QPN,
+		RQPSN:         peer.PSN,
+		MTU:           l.mtu,
+		MaxDestRdAtom: h.offer.MaxRdAtomic,
+		SGIDIndex:     uint8(h.from.entry.Index),
+		DGID:          peer.GID,
+		TrafficClass:  h.offer.TrafficClass,
+		FlowLabel:     h.offer.FlowLabel,
+		DLID:          peer.LID,
+	}
+}
+
+func (h *half) timing(peer *wire.QP) qpstate.Timing {
+	t := qpstate.Timing{SQPSN: h.offer.PSN, MaxRdAtomic: min(h.offer.MaxRdAtomic, peer.MaxRdAtomic)}
+	if h.ep.dev.cfg.Strict {
+		t.RNRRetry = qpstate.NoRetry
+	}
+	return t
+}
+
+// Abort gives the endpoint back. It returns at once.
+func (h *half) Abort() {
+	if !h.ended.Swap(true) {
+		go h.ep.release("aborted", true)
+	}
+}

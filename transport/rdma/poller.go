@@ -1,0 +1,216 @@
+package rdma
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
+	"github.com/verbena-rpc/verbena/transport/rdma/internal/wrid"
+)
+
+// pollBatch is how many completions one crossing brings at most.
+const pollBatch = 64
+
+// poller takes the completions of one CQ, on a goroutine of its own that is
+// never locked to a thread. Fields without a note are that goroutine's.
+//
+// stop ends it; the CQ and channel are destroyed after the goroutine is gone.
+type poller struct {
+	dev   *device
+	cq    verbs.CQ
+	ch    verbs.CompChannel
+	table []atomic.Pointer[endpoint] // written by who makes or destroys an endpoint
+	done  chan struct{}              // closed when the goroutine ends
+
+	wcs     [pollBatch]verbs.WC
+	batch   []*endpoint // touched by the present batch
+	stopped bool
+
+	mu      sync.Mutex
+	work    []func()
+	hasWork atomic.Bool
+
+	admitted int      // dev.mu: entries that may be needed at once
+	indices  []uint16 // dev.mu: free places in table
+
+	naps, ticks atomic.Uint64 // sleeps, and those that the safety tick ended
+}
+
+// cqDepth is the number of entries a CQ is asked for: 85 links of default
+// depth. More links need more pollers.
+const cqDepth = 1<<15 - 1
+
+func startPoller(d *device) (*poller, error) {
+	ch, err := d.ctx.CreateCompChannel()
+	if err != nil {
+		return nil, &SetupError{d.name, "create a completion channel", err}
+	}
+	depth := cqDepth
+	if d.attr.MaxCQE > 0 {
+		depth = min(depth, d.attr.MaxCQE)
+	}
+	cq, err := d.ctx.CreateCQ(depth, ch)
+	if err != nil {
+		ch.Destroy()
+		return nil, &SetupError{d.name, "create a CQ" + memlock(err), err}
+	}
+	p := &poller{dev: d, cq: cq, ch: ch, done: make(chan struct{})}
+	places := min(cq.Depth()/(d.cfg.SQDepth+d.cfg.RQDepth), wrid.MaxEndpoints)
+	p.table = make([]atomic.Pointer[endpoint], places)
+	for i := range places {
+		p.indices = append(p.indices, uint16(places-1-i))
+	}
+	go p.run()
+	return p, nil
+}
+
+func (p *poller) admit(n int) (index uint16, ok bool) {
+	last := len(p.indices) - 1
+	if p.admitted+n > p.cq.Depth() || last < 0 {
+		return 0, false
+	}
+	index = p.indices[last]
+	p.indices = p.indices[:last]
+	p.admitted += n
+	return index, true
+}
+
+func (p *poller) dismiss(index uint16, n int) {
+	p.indices = append(p.indices, index)
+	p.admitted -= n
+}
+
+// do runs fn on the poller's goroutine, between two batches.
+func (p *poller) do(fn func()) {
+	p.mu.Lock()
+	p.work = append(p.work, fn)
+	p.hasWork.Store(true)
+	p.mu.Unlock()
+	p.ch.Wake()
+}
+
+// sync returns when the present batch is over: what was true for the poller
+// before is forgotten.
+func (p *poller) sync() {
+	passed := make(chan struct{})
+	p.do(func() { close(passed) })
+	<-passed
+}
+
+func (p *poller) stop() error {
+	p.do(func() { p.stopped = true })
+	<-p.done
+	if err := p.cq.Destroy(); err != nil {
+		return err
+	}
+	return p.ch.Destroy()
+}
+
+func (p *poller) run() {
+	defer close(p.done)
+	pace := newPace(p.dev.cfg.Poll, p.dev.cfg.Spin)
+	start := time.Now()
+	clock := func() time.Duration { return time.Since(start) }
+	for !p.stopped {
+		if p.hasWork.Load() {
+			p.runWork()
+		}
+		if p.poll() {
+			pace.worked()
+			// Callers and handlers that the batch woke are runnable on this P:
+			// let them run before anything else.
+			runtime.Gosched()
+			continue
+		}
+		switch pace.nothing(clock) {
+		case yield:
+			runtime.Gosched()
+		case sleep:
+			p.nap()
+			pace.worked()
+		}
+	}
+}
+
+func (p *poller) runWork() {
+	p.mu.Lock()
+	work := p.work
+	p.work = nil
+	p.hasWork.Store(false)
+	p.mu.Unlock()
+	for _, fn := range work {
+		fn()
+	}
+}
+
+// poll takes one batch, if there is one.
+func (p *poller) poll() bool {
+	n, err := p.cq.Poll(p.wcs[:])
+	if err != nil {
+		p.dev.event(verbs.AsyncEvent{Type: verbs.EventCQErr, CQ: p.cq})
+		return false
+	}
+	if n == 0 {
+		return false
+	}
+	for i := range p.wcs[:n] {
+		p.dispatch(&p.wcs[i])
+	}
+	for _, ep := range p.batch {
+		ep.touched = false
+		ep.endBatch()
+	}
+	p.batch = p.batch[:0]
+	return true
+}
+
+// dispatch finds the endpoint of a completion. Of an endpoint that is gone, or
+// of an earlier life, it is counted and dropped (case 9).
+func (p *poller) dispatch(wc *verbs.WC) {
+	id := wrid.ID(wc.ID)
+	var ep *endpoint
+	if int(id.Endpoint()) < len(p.table) {
+		ep = p.table[id.Endpoint()].Load()
+	}
+	if ep == nil || uint32(id.Generation()) != ep.generation.Load()%wrid.Generations {
+		p.dev.fabric.stale.Add(1)
+		return
+	}
+	if !ep.touched {
+		ep.touched = true
+		p.batch = append(p.batch, ep)
+		ep.startBatch()
+	}
+	var known bool
+	switch id.Kind() {
+	case wrid.Send:
+		known = ep.send.complete(id.Position())
+	case wrid.Recv:
+		known = ep.recv.complete(id.Position())
+	}
+	switch {
+	case !known:
+		p.dev.fabric.stale.Add(1)
+	case wc.Status != verbs.WCSuccess:
+		ep.failed(wc)
+	case id.Kind() == wrid.Recv:
+		ep.received(id.Position(), int(wc.ByteLen))
+	}
+}
+
+// nap sleeps until a completion, a call of do, or the tick. A completion that
+// came before the CQ was armed raises no event: poll again (case 33).
+func (p *poller) nap() {
+	if err := p.cq.Arm(); err != nil {
+		p.dev.event(verbs.AsyncEvent{Type: verbs.EventCQErr, CQ: p.cq})
+	}
+	if p.poll() || p.hasWork.Load() {
+		return
+	}
+	p.naps.Add(1)
+	if why, _ := p.ch.Wait(safetyTick); why == verbs.WakeTimeout {
+		p.ticks.Add(1)
+	}
+}

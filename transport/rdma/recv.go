@@ -1,0 +1,212 @@
+package rdma
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
+	"github.com/verbena-rpc/verbena/transport/wire"
+)
+
+// recvRing is the receive queue of an endpoint. It is the poller's, except
+// while no receive is posted.
+type recvRing struct {
+	mem         []byte
+	slotSize    int
+	all         []verbs.RecvWR // by slot
+	posted      []bool         // by slot
+	outstanding int            // how many are
+	again       []verbs.RecvWR // to be posted at the end of the batch
+	early       []arrival      // came before Start
+	ungranted   int            // of again: slots used by frames that were not the peer's
+}
+
+// arrival is a frame in its receive slot.
+type arrival struct {
+	slot uint32
+	size int
+}
+
+func (r *recvRing) init(mem []byte, addr uint64, key uint32, cfg *Config, id func(slot uint32) uint64) {
+	n, size := cfg.RQDepth, cfg.SlotSize
+	*r = recvRing{
+		mem: mem, slotSize: size,
+		all: make([]verbs.RecvWR, n), posted: make([]bool, n), again: make([]verbs.RecvWR, 0, n),
+	}
+	for i := range r.all {
+		r.all[i] = verbs.RecvWR{ID: id(uint32(i)), Addr: addr + uint64(i*size), Length: uint32(size), LKey: key}
+		r.posted[i] = true
+	}
+}
+
+// complete counts a receive that completed, well or not; false if none was
+// posted there.
+func (r *recvRing) complete(slot uint32) bool {
+	if int(slot) >= len(r.posted) || !r.posted[slot] {
+		return false
+	}
+	r.posted[slot] = false
+	r.outstanding--
+	return true
+}
+
+// received takes in the frame that arrived in a slot.
+func (ep *endpoint) received(slot uint32, size int) {
+	l := ep.link.Load()
+	if l == nil || l.dead() != nil {
+		return
+	}
+	if l.receiver == nil {
+		ep.recv.early = append(ep.recv.early, arrival{slot, size})
+		return
+	}
+	l.deliver(arrival{slot, size})
+}
+
+// deliver checks a frame, hands it over and frees its receive slot.
+func (l *link) deliver(a arrival) {
+	r := &l.ep.recv
+	if err := l.accept(r.mem[int(a.slot)*r.slotSize:][:min(a.size, r.slotSize)]); err != nil {
+		l.fail(err, true)
+		return
+	}
+	r.again = append(r.again, r.all[a.slot])
+}
+
+// accept checks a frame, everything before anything is believed, and hands it
+// to the receiver.
+func (l *link) accept(frame []byte) error {
+	h := &l.header
+	if err := h.Parse(frame); err != nil {
+		return err
+	}
+	if h.Epoch != l.epoch {
+		// A packet of an earlier QP found its way here (case 9). It used a
+		// receive that the peer still counts on.
+		l.stats.stale.Add(1)
+		l.ep.recv.ungranted++
+		return nil
+	}
+	if h.FrameSize() != len(frame) {
+		return &wire.ParseError{Field: "frame", Got: uint64(len(frame)), Want: fmt.Sprintf("%d bytes", h.FrameSize())}
+	}
+	if err := l.window.Grant(h.Credit); err != nil {
+		return &wire.ParseError{Field: "credit", Got: uint64(h.Credit), Want: err.Error()}
+	}
+	if err := l.sequence(h); err != nil {
+		return err
+	}
+	payload := frame[wire.HeaderSize:][:h.Length]
+	if h.Flags&wire.Sum != 0 {
+		if sum := binary.LittleEndian.Uint64(frame[wire.HeaderSize+len(payload):]); sum != wire.PayloadSum(payload) {
+			return &wire.ParseError{Field: "payload sum", Got: sum, Want: "XXH64 of the payload"}
+		}
+	}
+	l.stats.framesReceived.Add(1)
+	l.stats.bytesReceived.Add(uint64(len(frame)))
+	if h.Kind == wire.Credit {
+		return nil
+	}
+	if len(payload) > 0 {
+		to, err := l.receiver.Land(h)
+		if err != nil {
+			return err
+		}
+		if len(to) != len(payload) {
+			return fmt.Errorf("rdma: the receiver has %d bytes for a payload of %d", len(to), len(payload))
+		}
+		copy(to, payload)
+	}
+	return l.receiver.Frame(h)
+}
+
+// sequence holds the frame against what its lane expects.
+func (l *link) sequence(h *wire.Header) error {
+	if !h.Kind.InLane() {
+		return nil
+	}
+	if h.Lane >= maxLanes {
+		return &wire.ParseError{Field: "lane", Got: uint64(h.Lane), Want: "less than 64"}
+	}
+	expected := &l.expected[h.Lane]
+	if want := expected.Load(); h.Seq != want {
+		return &wire.ParseError{Field: "seq", Got: uint64(h.Seq), Want: fmt.Sprintf("%#x", want)}
+	}
+	expected.Add(1)
+	return nil
+}
+
+func putSum(at, payload []byte) { binary.LittleEndian.PutUint64(at, wire.PayloadSum(payload)) }
+
+// startBatch takes the flush lock, if nobody has it: what is committed while
+// the batch is handled leaves in one crossing at its end.
+func (ep *endpoint) startBatch() {
+	if l := ep.link.Load(); l != nil {
+		l.holding = ep.send.mu.TryLock()
+	}
+}
+
+// endBatch posts the receive slots that came free and the frames that were
+// published, and serves who waits for a slot.
+func (ep *endpoint) endBatch() {
+	l := ep.link.Load()
+	if l == nil {
+		ep.settle()
+		return
+	}
+	l.repost()
+	if l.holding {
+		l.holding = false
+		l.pump()
+		ep.send.mu.Unlock()
+	}
+	if l.sendable() {
+		l.flush()
+	}
+	ep.send.waiting.serve(ep.send.take)
+	l.stats.recvBatches.Add(1)
+	ep.settle()
+}
+
+// repost posts the slots taken in this batch, in one crossing, and grants
+// them. After the first error of the QP nothing is posted (case 7).
+func (l *link) repost() {
+	r := &l.ep.recv
+	if len(r.again) == 0 || l.dead() != nil {
+		return
+	}
+	n, err := l.ep.qp.PostRecv(r.again)
+	for i := range n {
+		r.posted[(r.again[i].Addr-r.all[0].Addr)/uint64(r.slotSize)] = true
+	}
+	r.outstanding += n
+	l.grants.Posted(n - r.ungranted)
+	r.again, r.ungranted = r.again[:0], 0
+	if err != nil {
+		l.fail(err, false)
+	}
+}
+
+// failed takes in an error completion. Of a flush nothing can be learnt: it
+// follows another, or a transition of our own.
+func (ep *endpoint) failed(wc *verbs.WC) {
+	if wc.Status == verbs.WCRNRRetryExcErr {
+		ep.dev.fabric.rnr.Add(1)
+	}
+	l := ep.link.Load()
+	if l == nil || l.dead() != nil {
+		return
+	}
+	ep.machine.Observe(verbs.Err, wc.Status.String())
+	l.fail(&CompletionError{ep.dev.name, wc.QPNum, wc.Status, wc.VendorErr}, classified(wc.Status))
+}
+
+// classified says that an error is the path's or the peer's, and the QP as
+// good as before once it is drained.
+func classified(s verbs.WCStatus) bool {
+	switch s {
+	case verbs.WCWRFlushErr, verbs.WCRetryExcErr, verbs.WCRNRRetryExcErr, verbs.WCRemOpErr:
+		return true
+	}
+	return false
+}
