@@ -42,6 +42,8 @@ func (h *Header) check() error {
 		return &ParseError{Field: "flags", Got: uint64(h.Flags), Want: fmt.Sprintf("none but %#x on %s", uint16(r.flags), r.name)}
 	case h.Flags&Unseen != 0 && h.Flags&Error == 0:
 		return &ParseError{Field: "flags", Got: uint64(h.Flags), Want: "UNSEEN with ERROR alone"}
+	case h.Flags&Sum != 0 && h.Length == 0:
+		return &ParseError{Field: "flags", Got: uint64(h.Flags), Want: "SUM with a payload alone"}
 	case h.Length > r.length:
 		return &ParseError{Field: "length", Got: uint64(h.Length), Want: fmt.Sprintf("at most %d on %s", r.length, r.name)}
 	}

@@ -1,0 +1,201 @@
+package tcp
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/verbena-rpc/verbena/pool"
+	"github.com/verbena-rpc/verbena/transport"
+	"github.com/verbena-rpc/verbena/transport/wire"
+)
+
+const (
+	readSize = 64 << 10 // bytes asked for at once
+
+	// directRead is how much of a payload must be missing for it to be read
+	// past the buffer, in bytes. Below, copying is cheaper than to read
+	// without what follows the payload.
+	directRead = 8 << 10
+)
+
+// putSum writes the payload sum behind n bytes of payload.
+func putSum(b []byte, n int) {
+	binary.LittleEndian.PutUint64(b[n:], wire.PayloadSum(b[:n]))
+}
+
+// parser cuts a stream into frames and checks them. It knows no connection.
+type parser struct {
+	src   io.Reader
+	recv  transport.Receiver
+	seq   *transport.Sequence
+	epoch uint64       // 0: that of the first frame is adopted
+	adopt func(uint64) // told of it
+	stop  func() bool  // nothing more is to be delivered
+	count *counters    // of what came
+	h     wire.Header  // of the frame at hand
+	buf   []byte       // read, not yet parsed: buf[r:w]
+	r, w  int
+}
+
+// read is the goroutine that delivers.
+func (l *link) read(recv transport.Receiver, epoch uint64, done chan<- struct{}) {
+	defer close(done)
+	buf := pool.Get(readSize)
+	defer buf.Release()
+	p := parser{
+		src: l.conn, recv: recv, seq: &l.seq, epoch: epoch,
+		adopt: l.adopt, stop: l.dead.Load, count: &l.counters, buf: buf.Bytes(),
+	}
+	err := p.run()
+	if !l.dead.Load() {
+		l.shut(err)
+		return
+	}
+	// Closed here. Take the peer's bytes off its hands until it closes too.
+	for err == nil || errors.Is(err, errStopped) {
+		_, err = l.conn.Read(p.buf)
+	}
+}
+
+// adopt lets the accepting side send.
+func (l *link) adopt(epoch uint64) {
+	l.mu.Lock()
+	l.state.epoch = epoch
+	mine := l.takeFlag()
+	l.mu.Unlock()
+	if mine {
+		l.flush(false)
+	}
+}
+
+var errStopped = errors.New("tcp: stopped")
+
+// run delivers frames until the stream ends: io.EOF between two frames.
+func (p *parser) run() error {
+	for {
+		for p.w-p.r >= wire.HeaderSize {
+			if p.stop() {
+				return errStopped
+			}
+			if err := p.frame(); err != nil {
+				return err
+			}
+		}
+		got := p.w - p.r
+		if err := p.fill(); err != nil {
+			return p.truncated(err, got, wire.HeaderSize)
+		}
+	}
+}
+
+// fill reads more into the buffer, which is never full then.
+func (p *parser) fill() error {
+	p.w = copy(p.buf, p.buf[p.r:p.w])
+	p.r = 0
+	n, err := p.src.Read(p.buf[p.w:])
+	p.w += n
+	if n > 0 {
+		p.count.recvBatches.Add(1)
+		p.count.bytesReceived.Add(uint64(n))
+		return nil // an error comes again
+	}
+	if err == nil {
+		err = io.ErrNoProgress
+	}
+	return err
+}
+
+// truncated makes the end of the stream within a frame a fault of the frame.
+func (p *parser) truncated(err error, got, want int) error {
+	if err == io.EOF && got > 0 {
+		return &wire.ParseError{Field: "frame", Got: uint64(got), Want: fmt.Sprintf("%d bytes", want)}
+	}
+	return err
+}
+
+// frame takes in the frame whose header is in the buffer.
+func (p *parser) frame() error {
+	h := &p.h
+	if err := h.Parse(p.buf[p.r:p.w]); err != nil {
+		return err
+	}
+	if err := p.check(h); err != nil {
+		return err
+	}
+	p.r += wire.HeaderSize
+	if h.Length > 0 {
+		if err := p.payload(h); err != nil {
+			return err
+		}
+	}
+	p.count.framesReceived.Add(1)
+	return p.recv.Frame(h)
+}
+
+// check holds the header against what is known of the link.
+func (p *parser) check(h *wire.Header) error {
+	switch {
+	case h.Length > MaxPayload:
+		return &wire.ParseError{Field: "length", Got: uint64(h.Length), Want: fmt.Sprintf("at most %d on TCP", MaxPayload)}
+	case h.Epoch == 0:
+		return &wire.ParseError{Field: "epoch", Got: 0, Want: "another value than 0"}
+	case p.epoch == 0:
+		p.epoch = h.Epoch
+		p.adopt(h.Epoch)
+	case h.Epoch != p.epoch:
+		return &wire.ParseError{Field: "epoch", Got: h.Epoch, Want: fmt.Sprintf("%#x, that of the link", p.epoch)}
+	}
+	return p.seq.Check(h)
+}
+
+func (p *parser) payload(h *wire.Header) error {
+	dst, err := p.recv.Land(h)
+	if err != nil {
+		return err
+	}
+	if len(dst) != int(h.Length) {
+		return fmt.Errorf("tcp: receiver gave %d bytes for a payload of %d", len(dst), h.Length)
+	}
+	if err := p.get(dst); err != nil {
+		return err
+	}
+	if h.Flags&wire.Sum == 0 {
+		return nil
+	}
+	var sum [wire.SumSize]byte
+	if err := p.get(sum[:]); err != nil {
+		return err
+	}
+	if got := binary.LittleEndian.Uint64(sum[:]); got != wire.PayloadSum(dst) {
+		return &wire.ParseError{Field: "payload sum", Got: got, Want: "XXH64 of the payload"}
+	}
+	return nil
+}
+
+// get moves the next len(dst) bytes of the stream to dst.
+func (p *parser) get(dst []byte) error {
+	got := copy(dst, p.buf[p.r:p.w])
+	p.r += got
+	for got < len(dst) {
+		var err error
+		if n := 0; len(dst)-got >= directRead {
+			n, err = p.src.Read(dst[got:])
+			got += n
+			p.count.recvBatches.Add(1)
+			p.count.bytesReceived.Add(uint64(n))
+			if n > 0 {
+				err = nil
+			}
+		} else if err = p.fill(); err == nil {
+			n = copy(dst[got:], p.buf[p.r:p.w])
+			got += n
+			p.r += n
+		}
+		if err != nil {
+			return p.truncated(err, wire.HeaderSize+got, p.h.FrameSize())
+		}
+	}
+	return nil
+}

@@ -1,0 +1,231 @@
+package tcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+
+	"github.com/verbena-rpc/verbena/pool"
+	"github.com/verbena-rpc/verbena/transport"
+	"github.com/verbena-rpc/verbena/transport/wire"
+)
+
+// frame is a frame between Reserve and the socket: of the caller up to
+// Commit, of the queue, then of the holder of the flush flag.
+type frame struct {
+	h     wire.Header
+	buf   *pool.Buf // header, payload, room for the sum
+	bytes int       // payload, as reserved
+	class transport.Class
+}
+
+var frames = sync.Pool{New: func() any { return new(frame) }}
+
+// wire is what is written of a stamped frame.
+func (f *frame) wire() []byte { return f.buf.Bytes()[:f.h.FrameSize()] }
+
+func (f *frame) release() {
+	f.buf.Release()
+	*f = frame{}
+	frames.Put(f)
+}
+
+// Reserve implements transport.Link.
+func (l *link) Reserve(ctx context.Context, class transport.Class, n int) (transport.Slot, error) {
+	if n < 0 || n > MaxPayload {
+		return transport.Slot{}, fmt.Errorf("tcp: reserve %d bytes, expected 0 to %d", n, MaxPayload)
+	}
+	if err := l.room.take(ctx, class, n); err != nil {
+		return transport.Slot{}, err
+	}
+	f := frames.Get().(*frame)
+	f.buf = pool.Get(wire.HeaderSize + n + wire.SumSize)
+	f.bytes, f.class = n, class
+	end := wire.HeaderSize + n
+	return transport.Slot{Payload: f.buf.Bytes()[wire.HeaderSize:end:end], Ref: f}, nil
+}
+
+// Discard implements transport.Link.
+func (l *link) Discard(s transport.Slot) {
+	f := s.Ref.(*frame)
+	var back [3]amount
+	back[f.class] = amount{1, f.bytes}
+	f.release()
+	l.room.give(&back)
+}
+
+// Commit implements transport.Link.
+func (l *link) Commit(s transport.Slot, h *wire.Header) error {
+	f := s.Ref.(*frame)
+	f.h = *h
+	f.h.Length, f.h.Credit = uint32(f.bytes), 0
+	if f.bytes == 0 {
+		f.h.Flags &^= wire.Sum
+	}
+	if f.h.Flags&wire.Sum != 0 {
+		putSum(f.buf.Bytes()[wire.HeaderSize:], f.bytes)
+	}
+
+	l.mu.Lock()
+	if st := &l.state; st.dead {
+		err := st.err
+		l.mu.Unlock()
+		l.Discard(s)
+		if err == nil {
+			err = net.ErrClosed
+		}
+		return err
+	}
+	l.state.queue = append(l.state.queue, f)
+	mine := l.takeFlag()
+	l.mu.Unlock()
+	if mine {
+		l.flush(false)
+	}
+	return nil
+}
+
+// takeFlag takes the flush flag if it is free and frames may leave. Callers
+// hold mu.
+func (l *link) takeFlag() bool {
+	if l.state.flushing || l.state.epoch == 0 || len(l.state.queue) == 0 {
+		return false
+	}
+	l.state.flushing = true
+	return true
+}
+
+// outgoing belongs to the holder of the flush flag.
+type outgoing struct {
+	frames  []*frame // stamped, not wholly written
+	written int      // bytes of the first
+	bufs    net.Buffers
+}
+
+// maxRounds is how many batches a caller writes, its own first, before it
+// leaves those of others to the writer.
+const maxRounds = 4
+
+var errWouldBlock = errors.New("tcp: write would block")
+
+// flush writes what was committed until nothing is left, and puts the flag
+// down. Without block, it hands the flag to the writer where it would wait.
+func (l *link) flush(block bool) {
+	for round := 0; l.nextBatch(); round++ {
+		if round == maxRounds && !block {
+			l.hand()
+			return
+		}
+		n, err := l.writeOut(block)
+		l.wrote(n)
+		switch {
+		case err == errWouldBlock:
+			l.hand()
+			return
+		case err != nil:
+			l.mu.Lock()
+			l.state.broken = true
+			l.mu.Unlock()
+			l.shut(fmt.Errorf("tcp: write: %w", err))
+		}
+	}
+}
+
+// hand leaves the flag to the writer.
+func (l *link) hand() {
+	l.mu.Lock()
+	l.state.handed = true
+	l.mu.Unlock()
+	l.wakeWriter()
+}
+
+// nextBatch stamps what was committed since. It returns false, the flag put
+// down, if nothing is left or may leave any more.
+func (l *link) nextBatch() bool {
+	o := &l.out
+	old := len(o.frames)
+	l.mu.Lock()
+	st := &l.state
+	if st.broken || old+len(st.queue) == 0 {
+		st.flushing = false
+		dead := st.dead
+		l.mu.Unlock()
+		if dead {
+			l.wakeWriter()
+		}
+		return false
+	}
+	if old == 0 {
+		o.frames, st.queue = st.queue, o.frames
+	} else {
+		o.frames = append(o.frames, st.queue...)
+		clear(st.queue)
+		st.queue = st.queue[:0]
+	}
+	epoch := st.epoch
+	l.mu.Unlock()
+	for _, f := range o.frames[old:] {
+		f.h.Epoch = epoch
+		l.seq.Stamp(&f.h)
+		f.h.Put(f.buf.Bytes())
+	}
+	return true
+}
+
+// writeOut writes as much as one system call takes.
+func (l *link) writeOut(block bool) (int64, error) {
+	if l.raw != nil {
+		return l.raw.write(&l.out, block)
+	}
+	if !block {
+		return 0, errWouldBlock
+	}
+	o := &l.out
+	bufs := o.bufs[:0]
+	for _, f := range o.frames {
+		bufs = append(bufs, f.wire())
+	}
+	o.bufs = bufs // WriteTo cuts the copy that it is given
+	bufs[0] = bufs[0][o.written:]
+	return bufs.WriteTo(l.conn)
+}
+
+// wrote releases the frames that n more bytes complete.
+func (l *link) wrote(n int64) {
+	if n <= 0 {
+		return
+	}
+	o := &l.out
+	var back [3]amount
+	left, done := int(n)+o.written, 0
+	for _, f := range o.frames {
+		size := f.h.FrameSize()
+		if size > left {
+			break
+		}
+		left -= size
+		done++
+		back[f.class].add(amount{1, f.bytes})
+		f.release()
+	}
+	rest := copy(o.frames, o.frames[done:])
+	clear(o.frames[rest:])
+	o.frames, o.written = o.frames[:rest], left
+	l.counters.sendBatches.Add(1)
+	l.counters.bytesSent.Add(uint64(n))
+	l.counters.framesSent.Add(uint64(done))
+	l.room.give(&back)
+}
+
+// dropFrames releases what will not be sent; the writer calls it at the end.
+func (l *link) dropFrames() {
+	for _, f := range l.out.frames {
+		f.release()
+	}
+	for _, f := range l.state.queue {
+		f.release()
+	}
+	l.out, l.state.queue = outgoing{}, nil
+}

@@ -1,0 +1,18 @@
+//go:build !linux
+
+package tcp
+
+import (
+	"net"
+	"time"
+)
+
+// setUserTimeout has no effect: keepalive alone finds dead peers here.
+func setUserTimeout(*net.TCPConn, time.Duration) error { return nil }
+
+// rawWriter exists on Linux alone; elsewhere the writer goroutine writes.
+type rawWriter struct{}
+
+func newRawWriter(net.Conn) *rawWriter { return nil }
+
+func (*rawWriter) write(*outgoing, bool) (int64, error) { return 0, errWouldBlock }
