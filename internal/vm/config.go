@@ -21,6 +21,7 @@ var (
 	ErrBoot        = errors.New("the guest did not come up")
 	ErrDeadline    = errors.New("deadline passed")
 	ErrLost        = errors.New("the guest ended without a result")
+	ErrOutput      = errors.New("output could not be written on the host")
 	ErrStart       = errors.New("the program could not be started in the guest")
 )
 
@@ -71,12 +72,15 @@ type Config struct {
 	Quit <-chan struct{}
 }
 
-// Output is a file of the guest to be copied to the host. It is no error when
-// the guest has no such file: a failed program may not have written it.
+// Output is a file of the guest to be copied to the host, or a directory, whose
+// name then ends in "/" and which the guest makes before the program starts. A
+// file that is not there is no error: a failed program may not have written it.
 type Output struct {
 	Guest string `json:"guest"`
 	Host  string `json:"-"`
 }
+
+func (o Output) isDir() bool { return strings.HasSuffix(o.Guest, "/") }
 
 // Result is how the program ended and in what kernel.
 type Result struct {
@@ -120,6 +124,8 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("vm: %d CPUs are outside 1..64", c.CPUs)
 	case c.MemoryMiB < 256:
 		return c, fmt.Errorf("vm: %d MiB of memory are less than 256", c.MemoryMiB)
+	case len(c.Outputs) > maxOutputs:
+		return c, fmt.Errorf("vm: %d outputs are over %d", len(c.Outputs), maxOutputs)
 	case c.Timeout < 0:
 		return c, fmt.Errorf("vm: timeout %v is negative", c.Timeout)
 	}
@@ -143,7 +149,7 @@ func setDefault[T comparable](p *T, v T) {
 	}
 }
 
-// ParseOutput reads "guestpath=hostpath", or one path that is both.
+// ParseOutput reads "guestpath=hostpath", or one path that is both; see Output.
 func ParseOutput(s string) (Output, error) {
 	guest, host, both := strings.Cut(s, "=")
 	if !both {

@@ -18,7 +18,7 @@ const (
 	frameReady                       // guest to host, once: ready as JSON
 	frameStdout                      // guest to host: bytes of the program
 	frameStderr                      // guest to host: bytes of the program
-	frameFile                        // guest to host: index of the output (1 byte), bytes
+	frameFile                        // guest to host: piece of an output, see filePiece
 	frameResult                      // guest to host, last: result as JSON
 )
 
@@ -27,7 +27,7 @@ const (
 // Jobs may be larger: arguments and environment, bounded by ARG_MAX (2 MiB).
 const (
 	frameHeader = 5
-	maxData     = 32<<10 - frameHeader
+	maxData     = 32<<10 - frameHeader - 256
 	maxFrame    = 4 << 20
 	maxOutputs  = 255 // their index is one byte
 )
@@ -46,21 +46,14 @@ type result struct {
 }
 
 // writeFrame writes header and payload in one Write.
-func writeFrame(w io.Writer, kind frameKind, payload ...[]byte) error {
-	n := 0
-	for _, p := range payload {
-		n += len(p)
+func writeFrame(w io.Writer, kind frameKind, payload []byte) error {
+	if len(payload) > maxFrame {
+		return fmt.Errorf("vm: frame of %d bytes is over %d", len(payload), maxFrame)
 	}
-	if n > maxFrame {
-		return fmt.Errorf("vm: frame of %d bytes is over %d", n, maxFrame)
-	}
-	buf := make([]byte, frameHeader, frameHeader+n)
-	buf[0] = byte(kind)
-	binary.LittleEndian.PutUint32(buf[1:], uint32(n))
-	for _, p := range payload {
-		buf = append(buf, p...)
-	}
-	_, err := w.Write(buf)
+	buf := make([]byte, 0, frameHeader+len(payload))
+	buf = append(buf, byte(kind))
+	buf = binary.LittleEndian.AppendUint32(buf, uint32(len(payload)))
+	_, err := w.Write(append(buf, payload...))
 	return err
 }
 
@@ -95,9 +88,13 @@ func readFrame(r io.Reader) (frameKind, []byte, error) {
 	return kind, payload, nil
 }
 
-// parseJob reads the first frame that the host sends.
-func parseJob(kind frameKind, payload []byte) (job, error) {
+// readJob reads the first frame that the host sends.
+func readJob(r io.Reader) (job, error) {
 	var j job
+	kind, payload, err := readFrame(r)
+	if err != nil {
+		return j, err
+	}
 	if kind != frameJob {
 		return j, fmt.Errorf("first frame is of kind %d, want %d", kind, frameJob)
 	}
@@ -108,4 +105,26 @@ func parseJob(kind frameKind, payload []byte) (job, error) {
 		return j, fmt.Errorf("job has %d arguments and %d outputs", len(j.Args), len(j.Outputs))
 	}
 	return j, nil
+}
+
+// filePiece is the payload of a file frame: index of the output (1 byte), length
+// of the file's name below an output directory (2 bytes, little endian; 0 for an
+// output that is a file), name, bytes.
+func filePiece(index int, name string, data []byte) []byte {
+	b := make([]byte, 0, 3+len(name)+len(data))
+	b = append(b, byte(index))
+	b = binary.LittleEndian.AppendUint16(b, uint16(len(name)))
+	b = append(b, name...)
+	return append(b, data...)
+}
+
+func parseFilePiece(b []byte) (index int, name string, data []byte, err error) {
+	if len(b) < 3 {
+		return 0, "", nil, fmt.Errorf("file frame of %d bytes", len(b))
+	}
+	n := int(binary.LittleEndian.Uint16(b[1:]))
+	if len(b) < 3+n {
+		return 0, "", nil, fmt.Errorf("file frame of %d bytes has a name of %d", len(b), n)
+	}
+	return int(b[0]), string(b[3 : 3+n]), b[3+n:], nil
 }

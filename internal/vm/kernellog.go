@@ -59,6 +59,9 @@ const (
 func findKernelFault(log []byte) *KernelFault {
 	lines := strings.Split(string(bytes.ReplaceAll(log, []byte("\r"), nil)), "\n")
 	for i, line := range lines {
+		if strings.Contains(line, "Attempted to kill init") {
+			continue // the kernel's word for an end of PID 1, which is ours
+		}
 		for _, f := range kernelFaults {
 			if !f.pattern.MatchString(line) {
 				continue

@@ -86,7 +86,7 @@ func prepare(cfg Config) (qemu string, m machine, err error) {
 	if err != nil {
 		return "", machine{}, err
 	}
-	return qemu, machine{kernel: k.image, initrd: initrd, cpus: cfg.CPUs, memoryMiB: cfg.MemoryMiB}, nil
+	return qemu, machine{kernel: k.bootImage(), initrd: initrd, cpus: cfg.CPUs, memoryMiB: cfg.MemoryMiB}, nil
 }
 
 // guest is a running QEMU and the host's ends of its two channels. It belongs
@@ -181,6 +181,9 @@ func (g *guest) run(ctx context.Context, cfg Config) (res Result, err error) {
 		case <-boot.C:
 			return res, fmt.Errorf("vm: %w: nothing heard for %v", ErrBoot, bootTimeout)
 		case <-deadline.C:
+			if !g.ready {
+				return res, fmt.Errorf("vm: %w (%v), before the program was started", ErrDeadline, cfg.Timeout)
+			}
 			s.quit()
 			grace = time.After(quitGrace)
 		case <-grace:
@@ -200,6 +203,8 @@ func (g *guest) outcome(res Result, e sessionEvent) (Result, error) {
 		rig = ErrBoot
 	}
 	switch {
+	case errors.Is(e.err, ErrOutput):
+		return res, fmt.Errorf("vm: %w", e.err)
 	case e.err != nil:
 		return res, fmt.Errorf("vm: %w: %w", rig, e.err)
 	case e.result.Fault != "":

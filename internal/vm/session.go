@@ -2,9 +2,11 @@ package vm
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 )
 
 // session is the host's side of the control port: one goroutine writes the job
@@ -57,7 +59,7 @@ func (s *session) write(w io.Writer, j job) {
 	for {
 		select {
 		case <-s.quits:
-			if writeFrame(w, frameQuit) != nil {
+			if writeFrame(w, frameQuit, nil) != nil {
 				return
 			}
 		case <-s.ended:
@@ -68,12 +70,8 @@ func (s *session) write(w io.Writer, j job) {
 
 // read carries output and files to their places until the result comes.
 func (s *session) read(r io.Reader, cfg Config) (*result, error) {
-	files := make([]*os.File, len(cfg.Outputs))
-	defer func() {
-		for _, f := range files {
-			f.Close() // closing nil is harmless
-		}
-	}()
+	out := outputFiles{outputs: cfg.Outputs}
+	defer out.close()
 	wasReady := false
 	for {
 		kind, payload, err := readFrame(r)
@@ -83,23 +81,26 @@ func (s *session) read(r io.Reader, cfg Config) (*result, error) {
 		switch kind {
 		case frameReady:
 			var rdy ready
-			if err := json.Unmarshal(payload, &rdy); err != nil || wasReady {
+			if err := json.Unmarshal(payload, &rdy); err != nil {
 				return nil, fmt.Errorf("bad ready frame: %w", err)
+			}
+			if wasReady { // events holds one
+				return nil, errors.New("second ready frame")
 			}
 			wasReady = true
 			s.events <- sessionEvent{ready: &rdy}
 		case frameStdout:
-			_, err = cfg.Stdout.Write(payload)
+			err = hostWrite(cfg.Stdout, payload)
 		case frameStderr:
-			_, err = cfg.Stderr.Write(payload)
+			err = hostWrite(cfg.Stderr, payload)
 		case frameFile:
-			err = writeOutput(files, cfg.Outputs, payload)
+			err = out.write(payload)
 		case frameResult:
 			var res result
 			if err := json.Unmarshal(payload, &res); err != nil {
 				return nil, fmt.Errorf("bad result frame: %w", err)
 			}
-			return &res, nil
+			return &res, out.close()
 		default:
 			err = fmt.Errorf("frame of kind %d from the guest", kind)
 		}
@@ -109,17 +110,67 @@ func (s *session) read(r io.Reader, cfg Config) (*result, error) {
 	}
 }
 
-// writeOutput appends a piece to its file, which the first piece creates.
-func writeOutput(files []*os.File, outputs []Output, payload []byte) (err error) {
-	if len(payload) == 0 || int(payload[0]) >= len(outputs) {
-		return fmt.Errorf("file frame names none of %d outputs", len(outputs))
+func hostWrite(w io.Writer, b []byte) error {
+	if _, err := w.Write(b); err != nil {
+		return fmt.Errorf("%w: %w", ErrOutput, err)
 	}
-	i := payload[0]
-	if files[i] == nil {
-		if files[i], err = os.Create(outputs[i].Host); err != nil {
+	return nil
+}
+
+// outputFiles writes what the guest sends, one file after the other.
+type outputFiles struct {
+	outputs []Output
+	path    string   // of the file being written
+	file    *os.File // nil before the first
+}
+
+// write appends a piece to its file; the first piece makes the file.
+func (o *outputFiles) write(payload []byte) error {
+	index, name, data, err := parseFilePiece(payload)
+	if err != nil {
+		return err
+	}
+	if index >= len(o.outputs) {
+		return fmt.Errorf("file frame is for output %d of %d", index, len(o.outputs))
+	}
+	path := o.outputs[index].Host
+	if o.outputs[index].isDir() {
+		if !filepath.IsLocal(name) {
+			return fmt.Errorf("output %s has a file %q", o.outputs[index].Guest, name)
+		}
+		path = filepath.Join(path, name)
+	}
+	if path != o.path {
+		if err := o.open(path); err != nil {
 			return err
 		}
 	}
-	_, err = files[i].Write(payload[1:])
-	return err
+	return hostWrite(o.file, data)
+}
+
+func (o *outputFiles) open(path string) error {
+	if err := o.close(); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("%w: %w", ErrOutput, err)
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrOutput, err)
+	}
+	o.path, o.file = path, f
+	return nil
+}
+
+func (o *outputFiles) close() error {
+	f := o.file
+	o.path, o.file = "", nil
+	if f == nil {
+		return nil
+	}
+	if err := f.Close(); err != nil {
+		return fmt.Errorf("%w: %w", ErrOutput, err)
+	}
+	return nil
 }

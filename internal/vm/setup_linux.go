@@ -26,7 +26,7 @@ var packages = []struct{ name, why string }{
 	{"ibverbs-providers", "the verbs library's driver for rxe (and for real NICs)"},
 	{"libibverbs-dev", "infiniband/verbs.h, to check our C structures against"},
 	{"perftest", "ib_send_lat, ib_send_bw…: what the bench compares with"},
-	{"xz-utils", "unpacks kernel modules (Debian 13 on)"},
+	{"xz-utils", "unpacks the guest's kernel"},
 }
 
 // Setup installs with apt what is missing and puts a guest kernel into the
@@ -46,7 +46,14 @@ func Setup(ctx context.Context, out io.Writer) error {
 	if err := s.installPackages(); err != nil {
 		return err
 	}
-	return s.fetchKernel(cache)
+	if err := s.fetchKernel(cache); err != nil {
+		return err
+	}
+	k, err := findKernel(cache)
+	if err != nil {
+		return err
+	}
+	return k.unpackImage()
 }
 
 // lockCache lets one setup at a time work; the lock ends with the process.

@@ -1,0 +1,203 @@
+package vm
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// These tests boot guests through the command, as users do. Where that cannot
+// be they are skipped; VERBENA_REQUIRE_RDMA=1 makes that a failure.
+
+// verbenaVM is the command, built for this run of the tests.
+var verbenaVM string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "verbena-vm-test-")
+	if err != nil {
+		panic(err)
+	}
+	verbenaVM = filepath.Join(dir, "verbena-vm")
+	build := exec.Command("go", "build", "-o", verbenaVM, "github.com/verbena-rpc/verbena/cmd/verbena-vm")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	build.Stderr = os.Stderr // the tests that need it will fail
+	build.Run()
+	code := m.Run()
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+// outcome of one verbena-vm run.
+type outcome struct {
+	code           int
+	stdout, stderr string
+}
+
+// vmCommand prepares a run, or ends the test where there can be none.
+func vmCommand(t *testing.T, args []string) *exec.Cmd {
+	t.Helper()
+	err := Check()
+	if err == nil && os.Getenv("VERBENA_VM") != "" {
+		err = errors.New("this is a guest already")
+	}
+	if err != nil && os.Getenv("VERBENA_REQUIRE_RDMA") == "1" {
+		t.Fatal(err)
+	} else if err != nil {
+		t.Skip("no VM: ", err)
+	}
+	return exec.Command(verbenaVM, append([]string{"run", "-v"}, args...)...)
+}
+
+// startVM is for tests that act while the program runs.
+func startVM(t *testing.T, args ...string) (*exec.Cmd, *bufio.Reader) {
+	t.Helper()
+	cmd := vmCommand(t, args)
+	stdout, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	return cmd, bufio.NewReader(stdout)
+}
+
+func runVM(t *testing.T, args ...string) outcome {
+	t.Helper()
+	cmd := vmCommand(t, args)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	cmd.Run()
+	t.Logf("%s", &stderr)
+	return outcome{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+}
+
+func TestVMCarriesOutputFilesAndExitCode(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("VERBENA_TEST_GREETING", "hello")
+	t.Chdir(dir)
+	got := runVM(t, "-mtu", "1500", "-out", "/out/="+dir+"/out", "-out", dir+"/file", "--", "/bin/sh", "-c", `
+		printf 'line\r\nno newline'; echo "$VERBENA_TEST_GREETING" >&2
+		pwd >/out/pwd; cat /sys/class/net/va/mtu >/out/mtu; seq 100000 >file; echo lost >lost
+		exit 77`)
+	require.Equal(t, 77, got.code)
+	require.Equal(t, "line\r\nno newline", got.stdout)
+	require.Contains(t, got.stderr, "hello\n")
+	require.NotContains(t, got.stdout+got.stderr, "[    0.") // the kernel log is elsewhere
+	for name, want := range map[string]string{"out/pwd": dir + "\n", "out/mtu": "1500\n"} {
+		b, err := os.ReadFile(name)
+		require.NoError(t, err)
+		require.Equal(t, want, string(b))
+	}
+	b, err := os.ReadFile("file")
+	require.NoError(t, err)
+	require.True(t, bytes.HasSuffix(b, []byte("\n99999\n100000\n")))
+	require.NoFileExists(t, "lost")
+}
+
+// The devices talk, and over the wire: what one sends, va counts.
+func TestVMHasTwoDevicesOnAWire(t *testing.T) {
+	if _, err := exec.LookPath("ib_send_lat"); err != nil {
+		t.Skip("no perftest: ", err)
+	}
+	const messages = 500
+	got := runVM(t, "--", "/bin/sh", "-ec", fmt.Sprintf(`
+		ls /sys/class/infiniband
+		packets() { cat /sys/class/net/va/statistics/tx_packets; }
+		before=$(packets)
+		ib_send_lat -d rxe1 -x 1 -s 64 -n %[1]d >/dev/null &
+		sleep 1
+		ib_send_lat -d rxe0 -x 1 -s 64 -n %[1]d 10.8.1.1 | grep Mtu
+		wait
+		test $(($(packets) - before)) -ge %[1]d && echo crossed`, messages))
+	require.Zero(t, got.code, got.stderr)
+	require.Contains(t, got.stdout, "rxe0\nrxe1\n")
+	require.Contains(t, got.stdout, ": 4096[B]")
+	require.Contains(t, got.stdout, "crossed\n")
+}
+
+func TestVMTellsASignalFromAnExit(t *testing.T) {
+	got := runVM(t, "--", "/bin/sh", "-c", "sleep 1000 & kill -9 $$") // what is left behind does not hold it up
+	require.Equal(t, 128+9, got.code)
+}
+
+func TestVMTellsAProgramThatCannotStart(t *testing.T) {
+	got := runVM(t, "--", "/no/such/program")
+	require.Equal(t, 127, got.code)
+	require.Contains(t, got.stderr, ErrStart.Error())
+}
+
+func TestVMTellsAKernelFaultFromAFailure(t *testing.T) {
+	got := runVM(t, "--", "/bin/sh", "-c", "echo '<3>BUG: pretended' >/dev/kmsg; exit 3")
+	require.Equal(t, 122, got.code)
+	require.Contains(t, got.stderr, "kernel fault, not a test failure: BUG: BUG: pretended (the program itself exited with 3)")
+}
+
+func TestVMEndsAtTheDeadline(t *testing.T) {
+	got := runVM(t, "-timeout", "10s", "--", "sleep", "1000")
+	require.Equal(t, 124, got.code)
+	require.Contains(t, got.stderr, ErrDeadline.Error())
+}
+
+// The go command sends SIGQUIT to a test that hangs, to see its goroutines.
+func TestVMPassesSIGQUITOn(t *testing.T) {
+	cmd, stdout := startVM(t, "--", "/bin/sh", "-c", "trap 'echo asked to quit; exit 4' QUIT; echo up; while :; do sleep 1; done")
+	require.Equal(t, "up\n", readLine(stdout))
+	require.NoError(t, cmd.Process.Signal(syscall.SIGQUIT))
+	require.Equal(t, "asked to quit\n", readLine(stdout))
+	cmd.Wait()
+	require.Equal(t, 4, cmd.ProcessState.ExitCode())
+}
+
+// Whatever kills the runner, the guest must not stay behind and eat two CPUs.
+func TestVMDiesWithItsRunner(t *testing.T) {
+	for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM} {
+		t.Run(sig.String(), func(t *testing.T) {
+			cmd, stdout := startVM(t, "--", "/bin/sh", "-c", "echo up; sleep 1000")
+			require.Equal(t, "up\n", readLine(stdout))
+			qemu := childOf(cmd.Process.Pid)
+			require.True(t, running(qemu))
+			require.NoError(t, cmd.Process.Signal(sig))
+			cmd.Wait()
+			require.Eventually(t, func() bool { return !running(qemu) }, 20*time.Second, 50*time.Millisecond)
+		})
+	}
+}
+
+func readLine(r *bufio.Reader) string {
+	line, _ := r.ReadString('\n')
+	return line
+}
+
+// childOf returns the pid of a process whose parent is pid.
+func childOf(pid int) string {
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, file := range stats {
+		if _, ppid := procStat(file); ppid == fmt.Sprint(pid) {
+			return filepath.Base(filepath.Dir(file))
+		}
+	}
+	return ""
+}
+
+// running is false for a zombie as well: it waits for init alone.
+func running(pid string) bool {
+	state, _ := procStat("/proc/" + pid + "/stat")
+	return state != "" && state != "Z"
+}
+
+// procStat reads two of the fields that follow the command in parentheses.
+func procStat(file string) (state, ppid string) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return "", ""
+	}
+	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+	return fields[0], fields[1]
+}
