@@ -1,6 +1,7 @@
 package simverbs
 
 import (
+	"runtime"
 	"testing"
 
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
@@ -8,16 +9,18 @@ import (
 
 // end is one side of a connected pair for the tests of this package.
 type end struct {
-	t    testing.TB
-	dev  verbs.Device
-	pd   verbs.PD
-	ch   verbs.CompChannel
-	cq   verbs.CQ
-	mem  []byte
-	mr   verbs.MR
-	qp   verbs.QP
-	gid  verbs.GIDEntry
-	late []func() error
+	t   testing.TB
+	dev verbs.Device
+	pd  verbs.PD
+	ch  verbs.CompChannel
+	cq  verbs.CQ
+	mem []byte
+	mr  verbs.MR
+	qp  verbs.QP
+	gid verbs.GIDEntry
+
+	sends [64]verbs.SendWR // room for a batch
+	recvs [64]verbs.RecvWR
 }
 
 func must[T any](t testing.TB) func(T, error) T {
@@ -51,9 +54,11 @@ func newEnd(t testing.TB, f *Fabric, host string, depth int) *end {
 	return e
 }
 
-func (e *end) newQP(depth int) {
+func (e *end) newQP(depth int) { e.newQPOf(verbs.RC, depth) }
+
+func (e *end) newQPOf(typ verbs.QPType, depth int) {
 	e.t.Helper()
-	e.qp = must[verbs.QP](e.t)(e.pd.CreateQP(verbs.QPInit{Type: verbs.RC, SendCQ: e.cq, RecvCQ: e.cq,
+	e.qp = must[verbs.QP](e.t)(e.pd.CreateQP(verbs.QPInit{Type: typ, SendCQ: e.cq, RecvCQ: e.cq,
 		Caps: verbs.QPCaps{MaxSendWR: depth, MaxRecvWR: depth, MaxInlineData: 64}}))
 }
 
@@ -73,13 +78,20 @@ func (e *end) init() {
 
 func (e *end) connect(p *end, timeout, retry, rnrRetry uint8) {
 	e.t.Helper()
-	e.modify(verbs.QPAttr{State: verbs.RTR, PathMTU: verbs.MTU4096, DestQPN: p.qp.Num(), RQPSN: p.qp.Num() * 77,
-		MaxDestRdAtom: 16, MinRNRTimer: 12,
-		AV: verbs.AHAttr{Global: true, DGID: p.gid.GID, SGIDIndex: uint8(e.gid.Index), HopLimit: 64, Port: 1}},
-		verbs.AttrAV|verbs.AttrPathMTU|verbs.AttrDestQPN|verbs.AttrRQPSN|verbs.AttrMaxDestRdAtom|verbs.AttrMinRNRTimer)
+	attr, mask := rtr(e, p)
+	e.modify(*attr, mask)
 	e.modify(verbs.QPAttr{State: verbs.RTS, Timeout: timeout, RetryCnt: retry, RNRRetry: rnrRetry,
 		SQPSN: e.qp.Num() * 77, MaxRdAtomic: 16},
 		verbs.AttrTimeout|verbs.AttrRetryCnt|verbs.AttrRNRRetry|verbs.AttrSQPSN|verbs.AttrMaxRdAtomic)
+}
+
+// rtr are the attributes that connect an RC QP.
+func rtr(e, p *end) (*verbs.QPAttr, verbs.AttrMask) {
+	return &verbs.QPAttr{
+		State: verbs.RTR, PathMTU: verbs.MTU4096, DestQPN: p.qp.Num(), RQPSN: p.qp.Num() * 77,
+		MaxDestRdAtom: 16, MinRNRTimer: 12,
+		AV: verbs.AHAttr{Global: true, DGID: p.gid.GID, SGIDIndex: uint8(e.gid.Index), HopLimit: 64, Port: 1},
+	}, verbs.AttrState | av | verbs.AttrMaxDestRdAtom | verbs.AttrMinRNRTimer
 }
 
 func pair(t testing.TB, f *Fabric, depth int) (a, b *end) {
@@ -87,8 +99,8 @@ func pair(t testing.TB, f *Fabric, depth int) (a, b *end) {
 	a, b = newEnd(t, f, "a", depth), newEnd(t, f, "b", depth)
 	a.init()
 	b.init()
-	a.connect(b, 10, 2, 3)
-	b.connect(a, 10, 2, 3)
+	a.connect(b, 10, 6, 3)
+	b.connect(a, 10, 6, 3)
 	return a, b
 }
 
@@ -116,5 +128,63 @@ func BenchmarkSend(b *testing.B) {
 		if sent != 1 || got != batch {
 			b.Fatal(sent, got)
 		}
+	}
+}
+
+// BenchmarkEcho is 64-byte messages there and back, one goroutine on each side
+// that polls and posts what it got in one batch, 64 under way.
+func BenchmarkEcho(b *testing.B) {
+	const window = 64
+	x, y := pair(b, NewFabric(Config{}), window)
+	all := make([]verbs.WC, window)
+	for i := range all {
+		all[i].ID = uint64(i)
+	}
+	x.receive(all)
+	y.receive(all)
+	b.ReportAllocs()
+	b.ResetTimer()
+	x.reply(all)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		y.echo(b.N)
+	}()
+	x.echo(b.N)
+	<-done
+}
+
+// receive posts a receive for each completion's slot.
+func (e *end) receive(wcs []verbs.WC) {
+	for i := range wcs {
+		e.recvs[i] = verbs.RecvWR{ID: wcs[i].ID, Addr: e.mr.Addr() + wcs[i].ID*64, Length: 64, LKey: e.mr.LKey()}
+	}
+	if _, err := e.qp.PostRecv(e.recvs[:len(wcs)]); err != nil {
+		e.t.Error(err)
+	}
+}
+
+// reply sends each completion's slot back.
+func (e *end) reply(wcs []verbs.WC) {
+	for i := range wcs {
+		e.sends[i] = verbs.SendWR{ID: wcs[i].ID, Opcode: verbs.OpSend, Addr: e.mr.Addr() + wcs[i].ID*64, Length: 64, LKey: e.mr.LKey()}
+	}
+	if _, err := e.qp.PostSend(e.sends[:len(wcs)]); err != nil {
+		e.t.Error(err)
+	}
+}
+
+// echo answers n messages.
+func (e *end) echo(n int) {
+	wcs := make([]verbs.WC, 16)
+	for n > 0 {
+		got, _ := e.cq.Poll(wcs)
+		if got == 0 {
+			runtime.Gosched()
+			continue
+		}
+		e.receive(wcs[:got])
+		e.reply(wcs[:got])
+		n -= got
 	}
 }

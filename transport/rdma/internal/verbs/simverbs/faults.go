@@ -1,6 +1,7 @@
 package simverbs
 
 import (
+	"math/rand/v2"
 	"strings"
 	"syscall"
 	"time"
@@ -9,8 +10,8 @@ import (
 )
 
 // Faults are what goes wrong on a fabric. Probabilities are drawn from a
-// generator seeded with Seed; hooks run under the fabric's lock and must not
-// call verbs or the fabric.
+// generator seeded with Seed, and hooks draw theirs from the same. Hooks run
+// under the fabric's lock: they must not call verbs or the fabric.
 //
 // Faults that come once, or at a moment of the test's choice, are methods of
 // Fabric: FailCall, Partition, SetPort, KillDevice, KillHost, Raise, Inject.
@@ -21,7 +22,7 @@ type Faults struct {
 	Drop      float64
 	Duplicate float64
 	Delay     time.Duration // at most so much more than Latency: reorders
-	OnPacket  func(Packet) Verdict
+	OnPacket  func(Packet, *rand.Rand) Verdict
 
 	// LoseEvent is the probability that a completion on an armed CQ disarms
 	// it and raises no event.
@@ -29,10 +30,10 @@ type Faults struct {
 
 	// OnCall may fail a verbs call of the control path, or a post. 0 lets it
 	// pass.
-	OnCall func(Call) syscall.Errno
+	OnCall func(Call, *rand.Rand) syscall.Errno
 
 	// OnCompletion decides the fate of each completion.
-	OnCompletion func(Completion) Fate
+	OnCompletion func(Completion, *rand.Rand) Fate
 }
 
 func (f *Faults) onWire() bool {
@@ -138,7 +139,7 @@ func (f *Fabric) planned(h *host, verb string) (errno syscall.Errno) {
 		}
 	}
 	if errno == 0 && f.cfg.Faults.OnCall != nil {
-		errno = f.cfg.Faults.OnCall(Call{Host: h.name, Verb: verb, N: n})
+		errno = f.cfg.Faults.OnCall(Call{Host: h.name, Verb: verb, N: n}, f.rng)
 	}
 	return errno
 }
@@ -164,7 +165,7 @@ func (f *Fabric) judge(p *packet) Verdict {
 		if p.wr != nil {
 			info.Opcode = p.wr.Opcode
 		}
-		v = c.OnPacket(info)
+		v = c.OnPacket(info, f.rng)
 	}
 	v.Drop = v.Drop || f.draw(c.Drop)
 	v.Duplicate = v.Duplicate || f.draw(c.Duplicate)
@@ -182,7 +183,7 @@ func (f *Fabric) losesEvent() bool { return f.draw(f.cfg.Faults.LoseEvent) }
 
 // completeFaulty enters a completion as the hook decides.
 func (f *Fabric) completeFaulty(q *queuePair, cq *compQueue, e cqEntry) {
-	fate := f.cfg.Faults.OnCompletion(Completion{Host: q.dev.nic.host.name, Send: e.send, WC: e.wc})
+	fate := f.cfg.Faults.OnCompletion(Completion{Host: q.dev.nic.host.name, Send: e.send, WC: e.wc}, f.rng)
 	if fate.Status != verbs.WCSuccess && e.wc.Status == verbs.WCSuccess {
 		e.wc = verbs.WC{ID: e.wc.ID, Status: fate.Status, QPNum: q.num}
 		defer q.enterErr()

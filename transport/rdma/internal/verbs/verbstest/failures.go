@@ -1,6 +1,7 @@
 package verbstest
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
@@ -179,13 +180,30 @@ func refusedByPeer(t *testing.T, x, y *qp, wr verbs.SendWR, want func(verbs.WCSt
 	require.Equal(t, "original", string(y.landed(0, 8)))
 }
 
+// testBadRKey names memory that the peer's region does not give: by key, by
+// address, and by right.
 func testBadRKey(t *testing.T, rig Rig) {
 	for _, op := range []verbs.Opcode{verbs.OpWrite, verbs.OpRead, verbs.OpFetchAdd} {
-		a, b := openBoth(t, rig)
-		x, y := connected(a, b, verbs.RC, patient)
-		wr := a.oneSided(1, op, 8, b)
-		wr.RKey ^= 0x55aa00
-		refusedByPeer(t, x, y, wr, func(got verbs.WCStatus) { require.Equal(t, verbs.WCRemAccessErr, got) })
+		for name, spoil := range map[string]func(*testing.T, *side, *verbs.SendWR){
+			"Key":     func(_ *testing.T, _ *side, wr *verbs.SendWR) { wr.RKey ^= 0x55aa00 },
+			"Address": func(_ *testing.T, _ *side, wr *verbs.SendWR) { wr.RemoteAddr += memory / 2 },
+			"Right": func(t *testing.T, b *side, wr *verbs.SendWR) {
+				right := verbs.AccessRemoteRead
+				if op == verbs.OpRead {
+					right = verbs.AccessRemoteWrite
+				}
+				mr := hold(t, verbs.MR.Deregister)(b.pd.RegisterMR(b.mem, verbs.AccessLocalWrite|right))
+				wr.RKey = mr.RKey()
+			},
+		} {
+			t.Run(fmt.Sprintf("%s/%d", name, op), func(t *testing.T) {
+				a, b := openBoth(t, rig)
+				x, y := connected(a, b, verbs.RC, patient)
+				wr := a.oneSided(1, op, 8, b)
+				spoil(t, b, &wr)
+				refusedByPeer(t, x, y, wr, func(got verbs.WCStatus) { require.Equal(t, verbs.WCRemAccessErr, got) })
+			})
+		}
 	}
 }
 
