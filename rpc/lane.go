@@ -1,0 +1,142 @@
+package rpc
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/verbena-rpc/verbena/codec"
+	"github.com/verbena-rpc/verbena/pool"
+	"github.com/verbena-rpc/verbena/transport"
+	"github.com/verbena-rpc/verbena/transport/wire"
+)
+
+// lane is what calls need of a transport.Lane. Tests put one without a network
+// in its place.
+type lane interface {
+	MaxPayload() int
+	Reserve(ctx context.Context, class transport.Class, n int) (transport.Slot, error)
+	Commit(s transport.Slot, h *wire.Header) error
+	Discard(s transport.Slot)
+	Send(ctx context.Context, h wire.Header, msg []byte) error
+	Forget(call uint64)
+}
+
+// session is what calls need of a transport.Session.
+type session interface {
+	Transport() transport.Info
+	GoAway() error
+	Close(err error)
+	Done() <-chan struct{}
+	Err() error
+}
+
+// noWait is a context that is over. A lane looks at the context only when it
+// has to wait for room, so that with this one it takes what is free or fails.
+var noWait = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
+
+// encodeError says that a message could not be encoded: a fault of whoever
+// made it, not of the lane.
+type encodeError struct{ err error }
+
+func (e *encodeError) Error() string { return e.err.Error() }
+func (e *encodeError) Unwrap() error { return e.err }
+
+// sizeOf is the encoded size of msg; above limit it is a sizeError.
+func sizeOf(c codec.Codec, msg any, limit int) (int, error) {
+	n, err := c.Size(msg)
+	switch {
+	case err != nil:
+		return 0, &encodeError{err}
+	case n > limit:
+		return 0, &sizeError{n, limit}
+	}
+	return n, nil
+}
+
+// sizeError is a message that the peer would not take.
+type sizeError struct{ size, limit int }
+
+func (e *sizeError) Error() string {
+	return fmt.Sprintf("message of %d bytes, the peer takes at most %d", e.size, e.limit)
+}
+
+// sendMessage sends msg, whose encoded size is n, as the message that h opens.
+// What fits one frame is encoded straight into the memory that it is sent
+// from. h must be on the heap already: it goes through interfaces. An error
+// means that the peer never gets the whole message.
+func sendMessage(ctx context.Context, l lane, h *wire.Header, c codec.Codec, msg any, n int) error {
+	if n > l.MaxPayload() {
+		buf, err := encode(c, msg, n)
+		if err != nil {
+			return err
+		}
+		defer buf.Release()
+		return l.Send(ctx, *h, buf.Bytes())
+	}
+	slot, err := l.Reserve(ctx, transport.Small, n)
+	if err != nil {
+		return err
+	}
+	if err := marshal(c, slot.Payload, msg); err != nil {
+		l.Discard(slot)
+		return err
+	}
+	return l.Commit(slot, h)
+}
+
+func encode(c codec.Codec, msg any, n int) (*pool.Buf, error) {
+	buf := pool.Get(n)
+	if err := marshal(c, buf.Bytes(), msg); err != nil {
+		buf.Release()
+		return nil, err
+	}
+	return buf, nil
+}
+
+// marshal fills dst with msg exactly. A panic of the codec, as when another
+// goroutine changes the message meanwhile, becomes an error: dst is not ours
+// to lose.
+func marshal(c codec.Codec, dst []byte, msg any) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &encodeError{fmt.Errorf("codec %s panicked: %v", c.Name(), v)}
+		}
+	}()
+	n, err := c.MarshalTo(dst, msg)
+	switch {
+	case err != nil:
+		return &encodeError{err}
+	case n != len(dst):
+		return &encodeError{fmt.Errorf("codec %s: message changed while it was encoded, from %d to %d bytes", c.Name(), len(dst), n)}
+	}
+	return nil
+}
+
+// decode fills msg from the payload and releases it; nil is the empty message.
+func decode(c codec.Codec, payload *pool.Buf, msg any) error {
+	if payload == nil {
+		return c.Unmarshal(nil, msg)
+	}
+	defer payload.Release()
+	return c.Unmarshal(payload.Bytes(), msg)
+}
+
+func release(payload *pool.Buf) {
+	if payload != nil {
+		payload.Release()
+	}
+}
+
+// sendNow sends a message if there is room for it at once.
+func sendNow(l lane, class transport.Class, h *wire.Header, payload []byte) error {
+	slot, err := l.Reserve(noWait, class, len(payload))
+	if err != nil {
+		return err
+	}
+	copy(slot.Payload, payload)
+	return l.Commit(slot, h)
+}

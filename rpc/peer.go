@@ -1,0 +1,208 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/verbena-rpc/verbena/pool"
+	"github.com/verbena-rpc/verbena/transport"
+	"github.com/verbena-rpc/verbena/transport/wire"
+)
+
+const (
+	// slabSize is how many calls are allocated together. A call is used once
+	// only, so that a context which a handler keeps is never another call's;
+	// one allocation for many makes that cheap. A kept context keeps its slab.
+	slabSize = 32
+
+	// maxOutbox is how many frames wait in an outbox. A peer that sends calls
+	// and takes in no replies does not get further.
+	maxOutbox = 1024
+)
+
+// errNotReading ends the session of a peer that overruns its outbox.
+var errNotReading = errors.New("rpc: peer sends calls and takes in no replies")
+
+// peer is the server's side of one session: the sink of what arrives, and the
+// calls under way.
+//
+// The session's delivering goroutine runs Message, GoAway and Ended, and must
+// not wait. What it sends itself, refusals and replies of inline handlers, goes
+// to the outbox if there is no room at once; a goroutine that lives as long as
+// the outbox is not empty waits in its place.
+type peer struct {
+	server  *Server
+	session session
+	lane    lane
+
+	maxMessage int // bytes of a message that the client takes in
+
+	slab []serverCall // calls to be; of the delivering goroutine
+
+	mu      sync.Mutex
+	calls   map[uint64]*serverCall // arrived, not finished
+	outbox  fifo[message]
+	sending bool // a goroutine empties the outbox
+	ended   bool
+}
+
+// message is one that waits in an outbox.
+type message struct {
+	header  wire.Header
+	payload *pool.Buf
+}
+
+// Message takes in a call or a cancel.
+func (p *peer) Message(m transport.Message) {
+	switch m.Kind {
+	case wire.Call:
+		p.begin(m)
+	case wire.Cancel:
+		release(m.Payload)
+		p.cancel(m.Call)
+	default:
+		release(m.Payload)
+		p.session.Close(&unexpectedError{Kind: m.Kind, Want: wire.Call})
+	}
+}
+
+// GoAway from a client means nothing: servers make no calls.
+func (p *peer) GoAway() {}
+
+// Ended ends the contexts of the calls under way.
+func (p *peer) Ended(error) {
+	p.mu.Lock()
+	p.ended = true
+	for _, c := range p.calls {
+		c.ctx.end()
+	}
+	p.mu.Unlock()
+	p.server.leave(p)
+}
+
+func (p *peer) begin(m transport.Message) {
+	s := p.server
+	method := s.methods[m.Method]
+	switch {
+	case method == nil:
+		p.refuse(m, Unimplemented, "the server has no such method")
+	case m.Flags&wire.End == 0:
+		p.refuse(m, Unimplemented, "the server takes no streams")
+	case !s.arrive():
+		p.refuse(m, Unavailable, errShuttingDown.Error())
+	default:
+		p.start(m, method)
+	}
+}
+
+// start runs a call that has been counted in.
+func (p *peer) start(m transport.Message, method *method) {
+	c := p.newCall()
+	c.peer, c.method, c.id, c.payload = p, method, m.Call, m.Payload
+	if m.Arg != 0 {
+		c.ctx.deadline = time.Now().Add(time.Duration(m.Arg) * time.Microsecond)
+	}
+	switch {
+	case !p.add(c):
+		release(m.Payload)
+		p.server.depart()
+		p.session.Close(fmt.Errorf("rpc: peer uses call id %#x twice", m.Call))
+	case method.inline:
+		c.run()
+	case !p.server.workers.submit(c):
+		c.payload = nil
+		c.finish()
+		p.refuse(m, ResourceExhausted, "too many calls on the server")
+	}
+}
+
+func (p *peer) newCall() *serverCall {
+	if len(p.slab) == 0 {
+		p.slab = make([]serverCall, slabSize)
+	}
+	c := &p.slab[0]
+	p.slab = p.slab[1:]
+	return c
+}
+
+func (p *peer) add(c *serverCall) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.calls[c.id] != nil {
+		return false
+	}
+	p.calls[c.id] = c
+	return true
+}
+
+func (p *peer) remove(c *serverCall) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.calls, c.id)
+}
+
+func (p *peer) cancel(id uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c := p.calls[id]; c != nil {
+		c.ctx.end()
+	}
+}
+
+// refuse answers a call that no handler has seen.
+func (p *peer) refuse(m transport.Message, code Code, why string) {
+	release(m.Payload)
+	p.server.stats.refused.Add(1)
+	buf := pool.Get(faultSize)
+	buf.Resize(len(wire.AppendFault(buf.Bytes()[:0], why, nil)))
+	h := wire.Header{Kind: wire.Reply, Flags: wire.End | wire.Error | wire.Unseen, Call: m.Call, Arg: uint32(code)}
+	p.post(h, buf)
+}
+
+// faultSize is enough for the errors that this package itself sends.
+const faultSize = 128
+
+// post sends a message, at once or through the outbox. It does not wait.
+func (p *peer) post(h wire.Header, payload *pool.Buf) {
+	if payload.Len() <= p.lane.MaxPayload() && sendNow(p.lane, transport.Small, &h, payload.Bytes()) == nil {
+		payload.Release()
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.ended:
+		payload.Release()
+	case p.outbox.len() == maxOutbox:
+		payload.Release()
+		p.session.Close(errNotReading)
+	default:
+		p.server.inflight.Add(1)
+		p.outbox.push(message{h, payload})
+		if !p.sending {
+			p.sending = true
+			go p.empty()
+		}
+	}
+}
+
+// empty sends what is in the outbox. When the session is over, sending fails
+// and so it ends.
+func (p *peer) empty() {
+	for {
+		p.mu.Lock()
+		if p.outbox.len() == 0 {
+			p.sending = false
+			p.mu.Unlock()
+			return
+		}
+		m := p.outbox.pop()
+		p.mu.Unlock()
+		_ = p.lane.Send(context.Background(), m.header, m.payload.Bytes())
+		m.payload.Release()
+		p.server.depart()
+	}
+}

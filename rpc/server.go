@@ -1,0 +1,338 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/verbena-rpc/verbena/codec"
+	"github.com/verbena-rpc/verbena/transport"
+	"github.com/verbena-rpc/verbena/transport/wire"
+)
+
+// ErrServerClosed is what Serve returns after Shutdown or Close, and why their
+// sessions ended.
+var ErrServerClosed = errors.New("rpc: server closed")
+
+// errShuttingDown refuses calls after Shutdown has begun.
+var errShuttingDown = errors.New("server takes no new calls, it is shutting down")
+
+// farewell is how long Shutdown waits for clients to close their sessions
+// once the last reply is sent, so that it is not lost.
+const farewell = time.Second
+
+// Server runs handlers for calls. Register services, Listen, Serve; Shutdown
+// or Close end it, for good. All methods may be called from any goroutine.
+//
+// mu guards what says how the server stands. The methods are fixed by Listen
+// and read without it from then on.
+type Server struct {
+	network *transport.Network
+	config  serverConfig
+	methods map[uint64]*method
+	workers workers
+	stats   serverStats
+
+	// inflight counts calls from their arrival until their reply is sent. It
+	// is raised before draining is read, which Shutdown sets before it reads
+	// inflight.
+	inflight    atomic.Int64
+	draining    atomic.Bool
+	drained     chan struct{} // closed when inflight is 0 while draining
+	drainedOnce sync.Once
+
+	mu       sync.Mutex
+	acceptor *transport.Acceptor
+	listened bool // methods are fixed
+	closed   bool
+	peers    map[*peer]struct{}
+}
+
+// method is a registered method with its implementation.
+type method struct {
+	*Method
+	codec  codec.Codec
+	impl   any
+	handle Handler
+	inline bool
+}
+
+type serverStats struct {
+	calls, refused, late, panics atomic.Uint64
+}
+
+// ServerStats count what a Server did.
+type ServerStats struct {
+	Sessions int    // now
+	InFlight int64  // calls that have arrived and are not answered, now
+	Calls    uint64 // calls that a handler was to run for
+	Refused  uint64 // calls refused unseen: unknown method, limit, shutdown
+	Late     uint64 // responses dropped because nobody waited for them
+	Panics   uint64 // handlers that panicked
+}
+
+// NewServer makes a server that will listen on network. Wrong options are
+// reported by Listen.
+func NewServer(network *transport.Network, opts ...ServerOption) *Server {
+	s := &Server{
+		network: network,
+		config:  defaultServerConfig(),
+		methods: map[uint64]*method{},
+		drained: make(chan struct{}),
+		peers:   map[*peer]struct{}{},
+	}
+	for _, o := range opts {
+		o.applyServer(&s.config)
+	}
+	s.workers.limit = s.config.maxHandlers
+	s.workers.queueLimit = s.config.maxQueued
+	return s
+}
+
+// RegisterError says why a service was not registered. None of its methods is then.
+type RegisterError struct {
+	Service string
+	Method  string // full name, if one method is the reason
+	Reason  string
+}
+
+func (e *RegisterError) Error() string {
+	what := e.Service
+	if e.Method != "" {
+		what = e.Method
+	}
+	return fmt.Sprintf("rpc: register %s: %s", what, e.Reason)
+}
+
+// Register has impl serve the calls of a service. It must come before Listen.
+// The error is a *RegisterError: two methods of one name or with one 64-bit
+// hash, an impl that does not have the methods, a server that listens already.
+func (s *Server) Register(desc *ServiceDesc, impl any) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.listened {
+		return &RegisterError{Service: desc.Name, Reason: "the server listens already"}
+	}
+	added := map[uint64]*method{}
+	for _, d := range desc.Methods {
+		wrong := func(format string, args ...any) error {
+			return &RegisterError{Service: desc.Name, Method: d.Method.Name, Reason: fmt.Sprintf(format, args...)}
+		}
+		id := wire.MethodID(d.Method.Name)
+		other := s.methods[id]
+		if other == nil {
+			other = added[id]
+		}
+		switch {
+		case other != nil && other.Name == d.Method.Name:
+			return wrong("registered twice")
+		case other != nil:
+			return wrong("has the method id %#x of %s; rename one of them", id, other.Name)
+		case d.Handler.serve == nil:
+			return wrong("has no handler")
+		case !d.Handler.accepts(impl):
+			return wrong("%T does not implement it", impl)
+		}
+		added[id] = &method{Method: d.Method, codec: d.Method.codec(), impl: impl, handle: d.Handler, inline: s.config.inline[d.Method.Name]}
+	}
+	for id, m := range added {
+		s.methods[id] = m
+	}
+	return nil
+}
+
+// Listen opens the server's address, "host:port" as the network's carrier
+// takes it. Calls are served from Serve on.
+func (s *Server) Listen(addr string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed:
+		return ErrServerClosed
+	case s.acceptor != nil:
+		return fmt.Errorf("rpc: listen on %s: the server listens on %s already", addr, s.acceptor.Addr())
+	}
+	if err := s.config.check(s.methods); err != nil {
+		return err
+	}
+	a, err := s.network.Listen(addr)
+	if err != nil {
+		return fmt.Errorf("rpc: listen on %s: %w", addr, err)
+	}
+	s.acceptor, s.listened = a, true
+	return nil
+}
+
+// Addr is where the server listens; nil before Listen.
+func (s *Server) Addr() net.Addr {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.acceptor == nil {
+		return nil
+	}
+	return s.acceptor.Addr()
+}
+
+// Serve takes in sessions and serves their calls until Shutdown or Close, and
+// then returns ErrServerClosed, at once: sessions may still be finishing.
+func (s *Server) Serve() error {
+	s.mu.Lock()
+	a, closed := s.acceptor, s.closed
+	s.mu.Unlock()
+	switch {
+	case closed:
+		return ErrServerClosed
+	case a == nil:
+		return errors.New("rpc: Serve before Listen")
+	}
+	err := a.Serve(func(session *transport.Session) transport.Sink {
+		return s.join(session, session.Lane(), session.PeerLimits())
+	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return ErrServerClosed
+	}
+	return err
+}
+
+// Stats may be called at any time.
+func (s *Server) Stats() ServerStats {
+	s.mu.Lock()
+	sessions := len(s.peers)
+	s.mu.Unlock()
+	return ServerStats{
+		Sessions: sessions,
+		InFlight: s.inflight.Load(),
+		Calls:    s.stats.calls.Load(),
+		Refused:  s.stats.refused.Load(),
+		Late:     s.stats.late.Load(),
+		Panics:   s.stats.panics.Load(),
+	}
+}
+
+// Shutdown ends the server gracefully: no new sessions, no new calls (they end
+// as NotExecuted), those under way finish and are answered. If ctx ends first,
+// the rest is cut off and its error returned.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.draining.Store(true)
+	s.stop()
+	for _, p := range s.snapshot() {
+		_ = p.session.GoAway() // an error means that it has ended
+	}
+	err := s.drain(ctx)
+	if err == nil {
+		s.waitForClients(ctx)
+	}
+	s.Close()
+	return err
+}
+
+// Close ends the server at once: sessions end, the contexts of handlers too.
+// It does not wait for handlers that run on regardless; what they return is
+// dropped.
+func (s *Server) Close() error {
+	s.draining.Store(true)
+	s.stop()
+	peers := s.snapshot()
+	for _, p := range peers {
+		p.session.Close(ErrServerClosed)
+	}
+	for _, p := range peers {
+		<-p.session.Done()
+	}
+	s.workers.close()
+	return nil
+}
+
+// stop takes in no more sessions.
+func (s *Server) stop() {
+	s.mu.Lock()
+	a, was := s.acceptor, s.closed
+	s.closed, s.listened = true, true
+	s.mu.Unlock()
+	if a != nil && !was {
+		_ = a.Close() // it gives the address back in any case
+	}
+}
+
+// drain waits until no call is under way.
+func (s *Server) drain(ctx context.Context) error {
+	s.checkDrained()
+	select {
+	case <-s.drained:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (s *Server) checkDrained() {
+	if s.draining.Load() && s.inflight.Load() == 0 {
+		s.drainedOnce.Do(func() { close(s.drained) })
+	}
+}
+
+// waitForClients gives clients the time to take in the last replies and go.
+func (s *Server) waitForClients(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, farewell)
+	defer cancel()
+	for _, p := range s.snapshot() {
+		select {
+		case <-p.session.Done():
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (s *Server) snapshot() []*peer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	peers := make([]*peer, 0, len(s.peers))
+	for p := range s.peers {
+		peers = append(peers, p)
+	}
+	return peers
+}
+
+// arrive counts a call in, unless there shall be no more.
+func (s *Server) arrive() bool {
+	s.inflight.Add(1)
+	if s.draining.Load() {
+		s.depart()
+		return false
+	}
+	return true
+}
+
+// depart counts a call out: it is answered, or nobody waits for the answer.
+func (s *Server) depart() {
+	if s.inflight.Add(-1) == 0 {
+		s.checkDrained()
+	}
+}
+
+// join makes the server's side of a new session. One that comes after Close
+// ends at once.
+func (s *Server) join(session session, l lane, limits transport.Limits) *peer {
+	p := &peer{server: s, session: session, lane: l, maxMessage: limits.MaxMessage, calls: map[uint64]*serverCall{}}
+	s.mu.Lock()
+	s.peers[p] = struct{}{}
+	closed := s.closed
+	s.mu.Unlock()
+	if closed {
+		session.Close(ErrServerClosed)
+	}
+	return p
+}
+
+func (s *Server) leave(p *peer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.peers, p)
+}

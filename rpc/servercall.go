@@ -1,0 +1,147 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"runtime/debug"
+
+	"github.com/verbena-rpc/verbena/pool"
+	"github.com/verbena-rpc/verbena/transport/wire"
+)
+
+// serverCall is a call on the server, from its arrival until it is answered
+// or nobody waits for the answer.
+//
+// The delivering goroutine fills it in; then it belongs to the goroutine that
+// runs it. Only ctx is touched by others: by a CANCEL, the end of the session,
+// and the handler and what that started.
+type serverCall struct {
+	ctx     callContext
+	peer    *peer
+	method  *method
+	id      uint64
+	payload *pool.Buf   // the request until it is received; nil is empty
+	header  wire.Header // of the reply
+}
+
+// run serves the call. It is the task of a worker.
+func (c *serverCall) run() {
+	defer c.finish()
+	switch err := c.ctx.Err(); err {
+	case nil:
+		c.serve()
+	case context.DeadlineExceeded:
+		c.fail(failed(DeadlineExceeded, NotExecuted, c.method.Method, err), wire.Unseen)
+	default:
+		c.peer.server.stats.late.Add(1)
+	}
+}
+
+// finish takes the call out of the books.
+func (c *serverCall) finish() {
+	c.peer.remove(c)
+	c.ctx.end()
+	release(c.payload)
+	c.payload = nil
+	c.peer.server.depart()
+}
+
+func (c *serverCall) serve() {
+	s := c.peer.server
+	s.stats.calls.Add(1)
+	returned := false
+	defer func() {
+		if returned {
+			return
+		}
+		s.stats.panics.Add(1)
+		// Without a panic, recover gives nil: the handler called Goexit.
+		s.config.onError(&PanicError{Method: c.method.Name, Value: recover(), Stack: debug.Stack()})
+		c.fail(Errorf(Internal, "handler panicked"), 0)
+	}()
+	err := c.method.handle.serve(c.method.impl, c)
+	returned = true
+	if err != nil {
+		c.fail(err, 0)
+	}
+}
+
+// receive decodes the request. It is called once.
+func (c *serverCall) receive(req any) error {
+	payload := c.payload
+	c.payload = nil
+	if err := decode(c.method.codec, payload, req); err != nil {
+		return Errorf(InvalidArgument, "decode request: %w", err)
+	}
+	return nil
+}
+
+// send answers with resp. The error is one to answer with instead.
+func (c *serverCall) send(resp any) error {
+	if err := c.ctx.Err(); err != nil {
+		return err
+	}
+	n, err := sizeOf(c.method.codec, resp, c.peer.maxMessage)
+	if err != nil {
+		return c.unsendable(err)
+	}
+	c.header = wire.Header{Kind: wire.Reply, Flags: wire.End, Call: c.id}
+	if c.method.inline {
+		return c.post(resp, n)
+	}
+	err = sendMessage(&c.ctx, c.peer.lane, &c.header, c.method.codec, resp, n)
+	var encode *encodeError
+	switch {
+	case errors.As(err, &encode):
+		return c.unsendable(err)
+	case err != nil:
+		c.peer.server.stats.late.Add(1)
+	}
+	return nil
+}
+
+// post answers from the delivering goroutine, which must not wait.
+func (c *serverCall) post(resp any, n int) error {
+	buf, err := encode(c.method.codec, resp, n)
+	if err != nil {
+		return c.unsendable(err)
+	}
+	c.peer.post(c.header, buf)
+	return nil
+}
+
+// unsendable is what the caller gets for a response that cannot be sent.
+func (c *serverCall) unsendable(err error) error {
+	code := Internal
+	var size *sizeError
+	if errors.As(err, &size) {
+		code = ResourceExhausted
+	}
+	e := failed(code, Executed, c.method.Method, err)
+	c.peer.server.config.onError(e)
+	return e
+}
+
+// fail answers with an error, unless the caller has gone.
+func (c *serverCall) fail(err error, flags wire.Flags) {
+	if c.ctx.Err() == context.Canceled {
+		c.peer.server.stats.late.Add(1)
+		return
+	}
+	e := asError(err)
+	details := e.Details
+	if len(details) > c.peer.maxMessage-wire.MaxErrorText {
+		details = nil
+	}
+	fault := wire.AppendFault(nil, e.Message, details)
+	c.header = wire.Header{Kind: wire.Reply, Flags: wire.End | wire.Error | flags, Call: c.id, Arg: uint32(e.Code)}
+	if c.method.inline {
+		buf := pool.Get(len(fault))
+		copy(buf.Bytes(), fault)
+		c.peer.post(c.header, buf)
+		return
+	}
+	if c.peer.lane.Send(&c.ctx, c.header, fault) != nil {
+		c.peer.server.stats.late.Add(1)
+	}
+}
