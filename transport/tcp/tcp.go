@@ -33,6 +33,11 @@ type Config struct {
 	// acknowledgement before the link is closed. Default 15 s, range 1 s to
 	// 1 h. It costs an idle connection one probe per fifth of it.
 	PeerTimeout time.Duration
+
+	// LocalAddr is the IP address that Dial connects from. Default: the
+	// system's choice. With several NICs it chooses the one, and with it the
+	// RDMA device, since that must have the address.
+	LocalAddr string
 }
 
 func (c Config) withDefaults() (Config, error) {
@@ -41,6 +46,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.PeerTimeout < time.Second || c.PeerTimeout > time.Hour {
 		return c, fmt.Errorf("tcp: Config.PeerTimeout is %v, expected 1 s to 1 h", c.PeerTimeout)
+	}
+	if c.LocalAddr != "" && net.ParseIP(c.LocalAddr) == nil {
+		return c, fmt.Errorf("tcp: Config.LocalAddr is %q, expected an IP address", c.LocalAddr)
 	}
 	return c, nil
 }
@@ -52,6 +60,9 @@ func (c *Carrier) Dial(ctx context.Context, addr string) (transport.Link, error)
 		return nil, err
 	}
 	var d net.Dialer
+	if cfg.LocalAddr != "" {
+		d.LocalAddr = &net.TCPAddr{IP: net.ParseIP(cfg.LocalAddr)}
+	}
 	conn, err := d.DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return nil, err
