@@ -13,13 +13,14 @@ import (
 // The epoch names an attempt, and 0 none. What comes for another epoch than
 // the current one is counted and changes nothing.
 type attempt struct {
-	client bool
-	able   bool // both sides said in HELLO that fast links are possible
-	state  attemptState
-	epoch  uint64
-	busy   bool   // Prepare or Connect runs: exactly one evPrepared, evConnected or evFailed will come
-	opened bool   // frames of the lane have passed: the link that carries it is final
-	reason string // why no fast link carries the lane
+	client  bool
+	able    bool // both sides said in HELLO that fast links are possible
+	state   attemptState
+	epoch   uint64
+	busy    bool   // Prepare or Connect runs: exactly one evPrepared, evConnected or evFailed will come
+	settled bool   // it was said which link carries the lane
+	opened  bool   // frames of the lane have passed: the link that carries it is final
+	reason  string // why no fast link carries the lane
 
 	made, failed, stale int
 }
@@ -103,8 +104,7 @@ type attemptAct struct {
 func (a *attempt) on(ev attemptEvent) ([]attemptAct, error) {
 	switch ev.is {
 	case evUnable:
-		a.reason = ev.text
-		return acts(opBindTCP), nil
+		return a.onTCP(ev.text), nil
 	case evBegin:
 		a.able, a.busy, a.state, a.epoch = true, true, preparing, ev.epoch
 		a.made++
@@ -156,9 +156,14 @@ func (a *attempt) giveUp(ev attemptEvent) []attemptAct {
 }
 
 func (a *attempt) stayOnTCP(reason string) []attemptAct {
-	a.state, a.reason = idle, reason
+	a.state = idle
 	a.failed++
-	return acts(opRelease, opBindTCP)
+	return append(acts(opRelease), a.onTCP(reason)...)
+}
+
+func (a *attempt) onTCP(reason string) []attemptAct {
+	a.settled, a.reason = true, reason
+	return acts(opBindTCP)
 }
 
 func (a *attempt) prepared(ev attemptEvent) []attemptAct {
@@ -215,8 +220,7 @@ func (a *attempt) abandoned(ev attemptEvent) ([]attemptAct, error) {
 	switch {
 	case ev.epoch == 0 && !a.client && a.able && a.state == idle && !a.opened:
 		a.failed++ // the client could not even make an offer
-		a.reason = reason
-		return acts(opBindTCP), nil
+		return a.onTCP(reason), nil
 	case ev.epoch == 0:
 		return nil, a.unexpected(ev)
 	case ev.epoch != a.epoch || a.state == idle:
@@ -233,7 +237,7 @@ func (a *attempt) ready() []attemptAct {
 		a.stale++
 		return nil
 	}
-	a.state, a.reason = fast, ""
+	a.state, a.settled, a.reason = fast, true, ""
 	if a.client {
 		return acts(opBindFast)
 	}
@@ -262,17 +266,14 @@ func (a *attempt) laneFrame(ev attemptEvent) ([]attemptAct, error) {
 	switch {
 	case onFast && a.state != fast, !onFast && a.state != idle:
 		return nil, a.unexpected(ev)
-	case a.client && !onFast && a.reason == "":
-		return nil, a.unexpected(ev) // not settled
+	case a.client && !a.settled:
+		return nil, a.unexpected(ev)
 	}
 	a.opened = true
-	if onFast || a.client {
+	if a.settled {
 		return nil, nil
 	}
-	if a.reason == "" {
-		a.reason = "the client made no offer"
-	}
-	return acts(opBindTCP), nil
+	return a.onTCP("the client made no offer"), nil
 }
 
 func (a *attempt) unexpected(ev attemptEvent) error {

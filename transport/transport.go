@@ -86,8 +86,9 @@ type Link interface {
 	// Close ends the link because of err (nil: regular end) and returns at
 	// once. Frames that were committed before may be lost. Only the first
 	// call counts. From then on Reserve and Commit fail, with err or
-	// net.ErrClosed, and of the Receiver only Closed is called. A link that
-	// was never started may be closed too.
+	// net.ErrClosed, and of the Receiver only Closed is called, never from
+	// within Close. A link that was not started may be closed too; Start has
+	// no effect then.
 	Close(err error)
 
 	// Done is closed when the link is dead, all its resources are released,
