@@ -40,6 +40,8 @@ type Quirks struct {
 	WriteErrorTwice    string // a WRITE refused by the peer completes with 10 and again with 5
 	NoAccessIsReqErr   string // operation the peer QP does not allow: 9, not 10
 	OversizeUDVanishes string // a datagram above the MTU succeeds and is not sent
+	OverrunStopsQP     string // a QP whose receive CQ overruns goes to ERR, its peer's sends fail
+	UCWriteImmSticks   string // UC drops all that follows a long WRITE_IMM which found no receive
 }
 
 // RXE are the quirks of rdma_rxe in Linux 6.1, and of simverbs' model of it.
@@ -50,6 +52,8 @@ var RXE = Quirks{
 	WriteErrorTwice:    "the WQE is still in the queue when it is flushed",
 	NoAccessIsReqErr:   "check_op_valid calls the opcode unsupported",
 	OversizeUDVanishes: "rxe_requester fakes the sending (C10-93.1.1)",
+	OverrunStopsQP:     "RESPST_ERR_CQ_OVERFLOW ends in rxe_qp_error",
+	UCWriteImmSticks:   "the responder remembers the MIDDLE packet, and check_op_seq refuses each FIRST",
 }
 
 // Run runs the suite against a rig.
