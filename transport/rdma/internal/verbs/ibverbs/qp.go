@@ -55,9 +55,27 @@ func (p *pd) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 		hint := cmp.Or(limitHint(p.dev, qpWants(init.Caps)...), memlockHint(err, 0))
 		return nil, failure(op, p.name, err, hint)
 	}
-	v := &qp{qp: q, num: uint32(q.qp_num), typ: init.Type, caps: goCaps(&c.cap)}
+	v := &qp{qp: q, num: uint32(q.qp_num), typ: init.Type, caps: roundedCaps(q, goCaps(&c.cap))}
 	v.born("QP", fmt.Sprintf("QP %#x of %s", v.num, p.dev.name), &p.object, &send.object, &recv.object)
 	return v, nil
+}
+
+// roundedCaps are the sizes the device made of those it answered to the
+// creation: rxe answers what was asked for, and rounds up all the same.
+func roundedCaps(q *C.struct_vb_qp, answered verbs.QPCaps) verbs.QPCaps {
+	var attr C.struct_vb_qp_attr
+	var init C.struct_vb_qp_init_attr
+	if C.vb_query_qp(q, &attr, C.int(verbs.AttrCap), &init) != 0 {
+		return answered
+	}
+	queried := goCaps(&attr.cap)
+	return verbs.QPCaps{
+		MaxSendWR:     max(answered.MaxSendWR, queried.MaxSendWR),
+		MaxRecvWR:     max(answered.MaxRecvWR, queried.MaxRecvWR),
+		MaxSendSGE:    max(answered.MaxSendSGE, queried.MaxSendSGE),
+		MaxRecvSGE:    max(answered.MaxRecvSGE, queried.MaxRecvSGE),
+		MaxInlineData: max(answered.MaxInlineData, queried.MaxInlineData),
+	}
 }
 
 func ownCQ(op, field string, c verbs.CQ) (*cq, error) {

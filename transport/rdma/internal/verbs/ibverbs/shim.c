@@ -116,7 +116,7 @@ static void fill_send(struct vb_send_wr *wr, struct vb_sge *sge, const struct vb
 struct vb_posted vb_post_send(struct vb_qp *qp, const struct vb_send_req *reqs, int n)
 {
 	int (*post)(struct vb_qp *, struct vb_send_wr *, struct vb_send_wr **) = qp->context->ops.post_send;
-	struct vb_send_wr wr[PIECE], *bad;
+	struct vb_send_wr wr[PIECE], *bad; /* NULL when the call failed as a whole */
 	struct vb_sge sge[PIECE];
 	int done = 0;
 
@@ -130,10 +130,10 @@ struct vb_posted vb_post_send(struct vb_qp *qp, const struct vb_send_req *reqs, 
 			fill_send(&wr[i], &sge[i], &reqs[done + i], qp->qp_type == VB_QPT_UD);
 			wr[i].next = i + 1 < k ? &wr[i + 1] : NULL;
 		}
-		bad = wr;
+		bad = NULL;
 		int rc = post(qp, wr, &bad);
 		if (rc)
-			return (struct vb_posted){done + (int)(bad - wr), errno_of(rc)};
+			return (struct vb_posted){done + (bad ? (int)(bad - wr) : 0), errno_of(rc)};
 		done += k;
 	}
 	return (struct vb_posted){done, 0};
@@ -158,10 +158,10 @@ struct vb_posted vb_post_recv(struct vb_qp *qp, const struct vb_recv_req *reqs, 
 				.num_sge = r->length > 0,
 			};
 		}
-		bad = wr;
+		bad = NULL;
 		int rc = post(qp, wr, &bad);
 		if (rc)
-			return (struct vb_posted){done + (int)(bad - wr), errno_of(rc)};
+			return (struct vb_posted){done + (bad ? (int)(bad - wr) : 0), errno_of(rc)};
 		done += k;
 	}
 	return (struct vb_posted){done, 0};
