@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -35,9 +36,9 @@ var watches struct {
 // Watch is debug mode for as long as it runs: buffers and arenas allocated
 // meanwhile are remembered with their call stacks, released memory is poisoned
 // and never reused, and double release or use after release panics with the
-// sites of allocation and release. It is for tests (see pooltest.Check) and
-// costs a microsecond and a fresh allocation per Get. Watches may overlap; each sees
-// everything the process allocates, from every goroutine.
+// sites of allocation and release. It is for tests (see pooltest.Check): a Get
+// costs a fresh allocation and a walk of the stack. Watches may overlap; each
+// sees everything the process allocates, from every goroutine.
 type Watch struct {
 	t     *tracker
 	since uint64
@@ -195,17 +196,24 @@ func (t *tracker) exhume(keep int) {
 	}
 }
 
+// poisoned is compared and copied by the page: under the race detector a loop
+// over the bytes of a large buffer takes milliseconds.
+var poisoned = bytes.Repeat([]byte{poison}, 4096)
+
 func fill(mem []byte) {
-	for i := range mem {
-		mem[i] = poison
+	for len(mem) > 0 {
+		mem = mem[copy(mem, poisoned):]
 	}
 }
 
+// firstChange returns the offset of the first byte that is not poison, or -1.
 func firstChange(mem []byte) int {
-	for i, c := range mem {
-		if c != poison {
-			return i
+	for at := 0; at < len(mem); at += len(poisoned) {
+		page := mem[at:min(at+len(poisoned), len(mem))]
+		if bytes.Equal(page, poisoned[:len(page)]) {
+			continue
 		}
+		return at + slices.IndexFunc(page, func(c byte) bool { return c != poison })
 	}
 	return -1
 }

@@ -1,9 +1,10 @@
 package pool_test
 
 import (
-	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -11,9 +12,12 @@ import (
 	"github.com/verbena-rpc/verbena/pool/pooltest"
 )
 
+// Named sites for the messages to name.
 func allocateHere() *pool.Buf { return pool.Get(100) }
 func releaseHere(b *pool.Buf) { b.Release() }
-func reportFor(f func()) string { // what a Watch says of f
+
+// reportFor returns what a Watch says of f.
+func reportFor(f func()) string {
 	w := pool.StartWatch()
 	f()
 	if err := w.Stop(); err != nil {
@@ -82,8 +86,14 @@ func TestWatchSeesWritesAfterRelease(t *testing.T) {
 		releaseHere(b)
 		require.EqualValues(t, 0xDB, mem[0], "poison")
 		mem[7] = 1
+
+		large := pool.Get(10_000)
+		mem = large.Bytes()
+		large.Release()
+		mem[9_999] = 1
 	})
-	require.Contains(t, report, "written at offset 7 after release")
+	require.Contains(t, report, "buffer of 100 bytes written at offset 7 after release")
+	require.Contains(t, report, "buffer of 10000 bytes written at offset 9999 after release")
 	require.Contains(t, report, "pool_test.allocateHere")
 	require.Contains(t, report, "pool_test.releaseHere")
 }
@@ -129,12 +139,15 @@ type recorder struct {
 func (r *recorder) Cleanup(f func())  { r.cleanups = append(r.cleanups, f) }
 func (r *recorder) Error(args ...any) { r.failed = append(r.failed, args...) }
 func (r *recorder) Helper()           {}
-func (r *recorder) finish()           { r.cleanups[0]() }
+
+// check returns what pooltest.Check says of a test that does f.
 func check(t *testing.T, f func()) []any {
 	r := &recorder{TB: t}
-	pooltest.Check(r)
-	f()
-	r.finish()
+	synctest.Test(t, func(*testing.T) { // the grace passes at once
+		pooltest.Check(r)
+		f()
+		r.cleanups[0]()
+	})
 	return r.failed
 }
 
@@ -142,7 +155,7 @@ func TestCheckFailsTheTest(t *testing.T) {
 	require.Empty(t, check(t, func() { allocateHere().Release() }))
 	require.Empty(t, check(t, func() {
 		b := allocateHere()
-		go func() { runtime.Gosched(); b.Release() }() // within the grace
+		go func() { time.Sleep(time.Second); b.Release() }() // within the grace
 	}))
 	var leaked *pool.Buf
 	failed := check(t, func() { leaked = allocateHere() })

@@ -23,6 +23,7 @@ var rules = []struct {
 	modules []string // prefixes of packages of other modules
 	why     string
 }{
+	{"pool/pooltest", []string{"pool"}, nil, "a check of the pool for everybody's tests"},
 	{"pool", nil, []string{"golang.org/x/sys/", "github.com/valyala/bytebufferpool", "github.com/stretchr/testify"}, "memory is the lowest layer"},
 	{"codec", []string{"pool"}, []string{"google.golang.org/protobuf/"}, "codecs know messages and memory, no connection"},
 	{"transport/wire", nil, []string{"github.com/cespare/xxhash/"}, "encodings are a pure core"},
