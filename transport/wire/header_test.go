@@ -205,6 +205,10 @@ func TestFrameSize(t *testing.T) {
 	require.Equal(t, 172, h.FrameSize())
 }
 
+func TestPayloadSumIsXXH64(t *testing.T) {
+	require.EqualValues(t, uint64(0xef46db3751d8e999), wire.PayloadSum(nil)) // of the XXH64 specification
+}
+
 func TestKindNames(t *testing.T) {
 	require.Equal(t, "QP_OFFER", wire.QPOffer.String())
 	require.Equal(t, "Kind(12)", wire.Kind(12).String())
