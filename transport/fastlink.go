@@ -69,7 +69,11 @@ func (s *Session) do(act attemptAct, ev attemptEvent) {
 	case opRelease:
 		s.release()
 	case opBindTCP:
-		s.settle(s.control)
+		if s.client {
+			s.post(s.control, 0, nil) // no call may overtake QP_ABANDON
+		} else {
+			s.settle(s.control)
+		}
 	case opBindFast:
 		s.settle(s.fast)
 	case opEnd:

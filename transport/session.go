@@ -107,7 +107,8 @@ type Session struct {
 	since    time.Time
 }
 
-// job is a frame of the session that waits to be sent.
+// job is a frame of the session that waits to be sent; with kind 0, the lane
+// that waits for the frames before it to be sent.
 type job struct {
 	link    Link
 	kind    wire.Kind
@@ -238,7 +239,7 @@ func (s *Session) helloTimeout() {
 	s.end("closed here", errors.New("no HELLO in time"), true)
 }
 
-// post hands a frame to run. Callers hold mu.
+// post hands a job to run. Callers hold mu.
 func (s *Session) post(link Link, kind wire.Kind, payload []byte) {
 	s.jobs = append(s.jobs, job{link, kind, payload})
 	select {
@@ -256,14 +257,26 @@ func (s *Session) run() {
 			s.jobs, s.pongs = nil, 0
 			s.mu.Unlock()
 			for _, j := range jobs {
-				// The link that cannot send tells its receiver why.
-				_ = sendControl(s.ctx, j.link, j.kind, j.payload)
+				s.work(j)
 			}
 		case <-s.ending:
 			s.shutdown()
 			return
 		}
 	}
+}
+
+func (s *Session) work(j job) {
+	if j.kind == 0 {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.err == nil {
+			s.settle(j.link)
+		}
+		return
+	}
+	// The link that cannot send tells its receiver why.
+	_ = sendControl(s.ctx, j.link, j.kind, j.payload)
 }
 
 func sendControl(ctx context.Context, link Link, kind wire.Kind, payload []byte) error {

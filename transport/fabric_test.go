@@ -1,0 +1,159 @@
+package transport_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/verbena-rpc/verbena/transport"
+	"github.com/verbena-rpc/verbena/transport/tcp"
+	"github.com/verbena-rpc/verbena/transport/wire"
+)
+
+// memory is a network within the process: a Carrier with one listener, whose
+// connections are pipes so that tests can run in virtual time, and the wires of
+// fabrics.
+type memory struct {
+	mu       sync.Mutex
+	listener *memoryListener
+	wires    map[uint64]net.Conn // by epoch: the end that the second side takes
+}
+
+func newMemory() *memory {
+	return &memory{wires: map[uint64]net.Conn{}}
+}
+
+type memoryListener struct {
+	conns  chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (m *memory) Listen(string) (transport.Listener, error) {
+	l := &memoryListener{conns: make(chan net.Conn), closed: make(chan struct{})}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.listener = l
+	return l, nil
+}
+
+func (m *memory) pipe(ctx context.Context) (net.Conn, error) {
+	m.mu.Lock()
+	l := m.listener
+	m.mu.Unlock()
+	if l == nil {
+		return nil, errors.New("connection refused")
+	}
+	a, b := net.Pipe()
+	select {
+	case l.conns <- b:
+		return a, nil
+	case <-l.closed:
+		return nil, errors.New("connection refused")
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (m *memory) Dial(ctx context.Context, _ string) (transport.Link, error) {
+	conn, err := m.pipe(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return tcp.Client(conn)
+}
+
+func (l *memoryListener) Accept() (transport.Link, error) {
+	select {
+	case c := <-l.conns:
+		return tcp.Server(c)
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *memoryListener) Addr() net.Addr { return &net.UnixAddr{Name: "memory"} }
+func (l *memoryListener) Close() error   { l.once.Do(func() { close(l.closed) }); return nil }
+
+// fabric is a transport.Fabric over a memory. Its fields are faults.
+type fabric struct {
+	m        *memory
+	usable   error         // of Usable
+	prepare  error         // of Prepare
+	connect  error         // of Connect
+	slow     time.Duration // of Connect
+	lost     bool          // READY leaves, and never arrives
+	dies     error         // of every link as soon as it starts
+	live     atomic.Int32  // halves and links that exist
+	prepared atomic.Int32  // calls of Prepare
+}
+
+func (f *fabric) Kind() transport.Kind         { return transport.RDMA }
+func (f *fabric) Usable(local net.Addr) error  { return f.usable }
+func (f *fabric) Close() error                 { return nil }
+func (h *half) Offer() wire.QP                 { return wire.QP{QPN: 17, Depth: 128, Slot: 4096, MTU: 3} }
+func (h *half) Abort()                         { h.f.live.Add(-1) }
+func (l *fastLink) Kind() transport.Kind       { return transport.RDMA }
+func (l *fastLink) Info() transport.LinkInfo   { i := l.Link.Info(); i.Kind = transport.RDMA; return i }
+func (l *fastLink) Start(r transport.Receiver) { l.Link.Start(r); l.started() }
+
+type half struct{ f *fabric }
+
+func (f *fabric) Prepare(ctx context.Context, local net.Addr) (transport.Half, error) {
+	f.prepared.Add(1)
+	if f.prepare != nil {
+		return nil, f.prepare
+	}
+	f.live.Add(1)
+	return &half{f}, nil
+}
+
+func (h *half) Connect(ctx context.Context, epoch uint64, peer wire.QP) (transport.Link, error) {
+	f := h.f
+	time.Sleep(f.slow)
+	if f.connect != nil {
+		f.live.Add(-1)
+		return nil, f.connect
+	}
+	f.m.mu.Lock()
+	end, second := f.m.wires[epoch]
+	if second {
+		delete(f.m.wires, epoch)
+	} else {
+		end, f.m.wires[epoch] = net.Pipe()
+	}
+	f.m.mu.Unlock()
+	side := tcp.Server // the server connects first
+	if second {
+		side = tcp.Client
+	}
+	link, err := side(end)
+	go func() {
+		<-link.Done()
+		f.live.Add(-1)
+	}()
+	return &fastLink{link, f}, err
+}
+
+// fastLink is a stream link that says it is a fast one.
+type fastLink struct {
+	transport.Link
+	f *fabric
+}
+
+func (l *fastLink) started() {
+	if l.f.dies != nil {
+		l.Close(l.f.dies)
+	}
+}
+
+func (l *fastLink) Commit(s transport.Slot, h *wire.Header) error {
+	if l.f.lost && h.Kind == wire.Ready {
+		l.Discard(s)
+		return nil
+	}
+	return l.Link.Commit(s, h)
+}
