@@ -105,7 +105,7 @@ func (a *Acceptor) admit(s *Session) {
 	a.watchers.Go(func() {
 		select {
 		case <-s.greeted:
-		case <-s.done:
+		case <-s.ending:
 		}
 		a.leave(s)
 	})
@@ -128,7 +128,7 @@ func (a *Acceptor) enter(s *Session) bool {
 
 	wait := handshakeGrace - now.Sub(oldest.since)
 	if wait <= 0 {
-		oldest.s.end("closed here", errors.New("no HELLO, and others wait"), true)
+		oldest.s.end("closed here", errors.New("no HELLO, and others wait"), false)
 	}
 	select {
 	case <-a.freed:

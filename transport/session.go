@@ -302,8 +302,10 @@ func (s *Session) shutdown() {
 		ctx, cancel := context.WithTimeout(context.Background(), farewell)
 		_ = sendControl(ctx, s.control, s.lastWord(), closeText(err.Err))
 		cancel()
+		s.control.Close(nil)
+	} else {
+		s.control.Close(err) // at once: there is nothing left to say
 	}
-	s.control.Close(nil)
 	if fast != nil {
 		fast.Close(nil)
 	}
