@@ -108,7 +108,7 @@ func TestClientKilled(t *testing.T) {
 				client.kill()
 				if round == 0 {
 					requireNoSessions(t, server)
-					time.Sleep(8 * time.Second) // goroutines of handlers end when idle
+					time.Sleep(3 * time.Second) // goroutines of handlers end when idle
 					before = held(network.Fabric)
 				}
 				requireBack(t, network.Fabric, before)
