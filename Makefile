@@ -59,7 +59,7 @@ examples: ## run the examples as separate processes
 test: setup unit vm examples ## all tests
 
 bench: setup build ## one table: echo calls over rdma and tcp in the VM, beside perftest
-	@$(VM) run -timeout $(VM_TIMEOUT) -out /out=$(CURDIR)/bench-results -- $(BIN)/bench run -json /out/bench.json $(BENCH_FLAGS)
+	@$(VM) run -timeout $(VM_TIMEOUT) -out /out/=$(CURDIR)/bench-results -- $(BIN)/bench run -json /out/bench.json $(BENCH_FLAGS)
 
 fuzz: ## run every fuzz target for FUZZTIME (default 30s)
 	@$(GO) list ./... | while read -r pkg; do \

@@ -14,12 +14,14 @@ import (
 //
 //	rxe0 ─ va 10.8.0.1 ══════ vb 10.8.1.1 ─ rxe1
 //
-// table 100: to 10.8.1.1 by va       rule 10: from 10.8.0.1 to 10.8.1.1
-// table 101: to 10.8.0.1 by vb       rule 11: from 10.8.1.1 to 10.8.0.1
+// table 100: to 10.8.1.1 by va    rules 10, 12: from 10.8.0.1 to 10.8.1.1
+// table 101: to 10.8.0.1 by vb    rules 11, 13: from 10.8.1.1 to 10.8.0.1
 //
 // The rules ask for locally made packets (iif lo), so that what arrives at the
 // other end is still looked up in the table of local addresses, moved from
-// preference 0 to 20.
+// preference 0 to 20. Rules 12 and 13 are for who has not bound an address: the
+// routes give such a client that of the other side, where it would get the one
+// it connects to and stay on lo.
 const (
 	linksScript = `link set lo up
 link add va mtu %[1]d type veth peer name vb mtu %[1]d
@@ -29,11 +31,13 @@ link set va up
 link set vb up
 rule add pref 10 iif lo from 10.8.0.1 to 10.8.1.1 lookup 100
 rule add pref 11 iif lo from 10.8.1.1 to 10.8.0.1 lookup 101
+rule add pref 12 iif lo from 0.0.0.0/32 to 10.8.1.1 lookup 100
+rule add pref 13 iif lo from 0.0.0.0/32 to 10.8.0.1 lookup 101
 rule add pref 20 lookup local
 rule del pref 0
 `
-	// Setting an interface down flushes its routes. RoutesFile lets a test that
-	// did so put them back: ip -batch /run/verbena-routes.
+	// Setting an interface down flushes its routes. A test that did so puts them
+	// back: ip -batch /run/verbena-routes.
 	routesScript = `route replace 10.8.1.1 dev va src 10.8.0.1 table 100
 route replace 10.8.0.1 dev vb src 10.8.1.1 table 101
 `

@@ -5,9 +5,12 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -23,6 +26,9 @@ import (
 var verbenaVM string
 
 func TestMain(m *testing.M) {
+	if os.Getenv("VERBENA_VM") != "" { // the guest part of a test
+		os.Exit(m.Run())
+	}
 	dir, err := os.MkdirTemp("", "verbena-vm-test-")
 	if err != nil {
 		panic(err)
@@ -112,14 +118,65 @@ func TestVMHasTwoDevicesOnAWire(t *testing.T) {
 		packets() { cat /sys/class/net/va/statistics/tx_packets; }
 		before=$(packets)
 		ib_send_lat -d rxe1 -x 1 -s 64 -n %[1]d >/dev/null &
-		sleep 1
+		until grep -q :4853 /proc/net/tcp; do sleep 0.1; done # it listens on 18515
 		ib_send_lat -d rxe0 -x 1 -s 64 -n %[1]d 10.8.1.1 | grep Mtu
 		wait
-		test $(($(packets) - before)) -ge %[1]d && echo crossed`, messages))
+		test $(($(packets) - before)) -ge %[1]d && echo crossed
+		test $(cat /sys/class/net/lo/statistics/tx_packets) = 0 && echo nothing on lo`, messages))
 	require.Zero(t, got.code, got.stderr)
 	require.Contains(t, got.stdout, "rxe0\nrxe1\n")
 	require.Contains(t, got.stdout, ": 4096[B]")
-	require.Contains(t, got.stdout, "crossed\n")
+	require.Contains(t, got.stdout, "crossed\nnothing on lo\n")
+}
+
+// So does TCP, whether or not the client binds an address. The part that runs in
+// the guest is this test itself.
+func TestVMCarriesTCPOverTheWire(t *testing.T) {
+	if os.Getenv("VERBENA_VM") == "" {
+		got := runVM(t, "--", os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
+		require.Zero(t, got.code, got.stdout)
+		require.Contains(t, got.stdout, "--- PASS: "+t.Name())
+		return
+	}
+	const size = 1 << 20
+	for _, c := range []struct{ link, server, local, client string }{
+		{"va", "10.8.1.1", "10.8.0.1", "10.8.0.1"},
+		{"vb", "10.8.0.1", "10.8.1.1", "10.8.1.1"},
+		{"va", "10.8.1.1", "", "10.8.0.1"},
+		{"vb", "10.8.0.1", "", "10.8.1.1"},
+	} {
+		sent, local := counter(t, c.link), counter(t, "lo")
+		l, err := net.Listen("tcp", c.server+":0")
+		require.NoError(t, err)
+		go func() {
+			if conn, err := l.Accept(); err == nil {
+				io.Copy(io.Discard, conn)
+				conn.Close()
+			}
+		}()
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(c.local)}}
+		conn, err := d.Dial("tcp", l.Addr().String())
+		require.NoError(t, err)
+		require.Equal(t, c.client, conn.LocalAddr().(*net.TCPAddr).IP.String())
+		_, err = conn.Write(make([]byte, size))
+		require.NoError(t, err)
+		require.NoError(t, conn.(*net.TCPConn).CloseWrite())
+		_, err = conn.Read(make([]byte, 1)) // the other side has taken all
+		require.Equal(t, io.EOF, err)
+		require.GreaterOrEqual(t, counter(t, c.link)-sent, size)
+		require.Equal(t, local, counter(t, "lo"))
+		conn.Close()
+		l.Close()
+	}
+}
+
+// counter returns the bytes that an interface has sent.
+func counter(t *testing.T, link string) int {
+	b, err := os.ReadFile("/sys/class/net/" + link + "/statistics/tx_bytes")
+	require.NoError(t, err)
+	n, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	require.NoError(t, err)
+	return n
 }
 
 func TestVMTellsASignalFromAnExit(t *testing.T) {
