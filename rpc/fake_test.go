@@ -33,6 +33,7 @@ type fakeEnd struct {
 	sent      []wire.Header
 	forgotten []uint64
 	record    bool
+	over      bool // nothing is taken into inbox any more
 }
 
 // fakeSession is what both ends share.
@@ -68,6 +69,9 @@ func (e *fakeEnd) start(s transport.Sink) {
 				<-e.held
 				e.sink.Message(m)
 			case <-e.quit:
+				e.mu.Lock()
+				e.over = true
+				e.mu.Unlock()
 				for len(e.inbox) > 0 {
 					release((<-e.inbox).Payload)
 				}
@@ -135,13 +139,18 @@ func (e *fakeEnd) Commit(s transport.Slot, h *wire.Header) error {
 		e.sent = append(e.sent, *h)
 		e.mu.Unlock()
 	}
-	select {
-	case <-e.quit:
+	return e.other.takeIn(m)
+}
+
+func (e *fakeEnd) takeIn(m transport.Message) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.over {
 		release(m.Payload)
 		return e.both.err
-	case e.other.inbox <- m:
-		return nil
 	}
+	e.inbox <- m
+	return nil
 }
 
 func (e *fakeEnd) Discard(s transport.Slot) { s.Ref.(*pool.Buf).Release() }

@@ -3,7 +3,7 @@
 // A client dials a Conn and calls methods on it; a Server listens, and runs a
 // handler for each call:
 //
-//	network := &transport.Network{Carrier: tcp.Carrier{}, Fabric: rdma.New(rdma.Config{})}
+//	network := &transport.Network{Carrier: &tcp.Carrier{}, Fabric: rdma.New(rdma.Config{})}
 //
 //	server := rpc.NewServer(network)
 //	err := RegisterEchoServer(server, echo{})  // generated

@@ -208,6 +208,7 @@ func TestDeadlineIsEnforcedOnTheServer(t *testing.T) {
 			start := time.Now()
 			<-ctx.Done()
 			ran <- time.Since(start)
+			time.Sleep(time.Millisecond) // the caller goes first
 			return nil, ctx.Err()
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)

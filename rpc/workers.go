@@ -7,7 +7,7 @@ import (
 
 // idleTime is how long a worker waits for work before it ends: long enough to
 // outlast the gaps of steady traffic, short enough to return the stacks of a burst.
-const idleTime = 10 * time.Second
+const idleTime = time.Second
 
 // workers runs tasks on goroutines that it keeps. A new goroutine per task
 // would grow its stack anew each time; a channel for all would be a lock that
