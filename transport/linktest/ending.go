@@ -175,11 +175,13 @@ func testCloseUnderLoad(t *testing.T, pair Pair) {
 		time.Sleep(time.Duration(round) * 5 * time.Millisecond)
 		if round%2 == 0 {
 			a.Close(nil)
+			a.waitDone()
+			b.waitNotice() // it may be out of credit, and so without traffic
 		} else {
 			b.Close(errTest)
+			b.waitDone()
+			a.waitNotice()
 		}
-		a.waitDone()
-		b.waitDone()
 		wg.Wait()
 	}
 }

@@ -1,0 +1,99 @@
+package rdma
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rpc/verbena/transport"
+	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs/simverbs"
+	"github.com/verbena-rpc/verbena/transport/wire"
+)
+
+// peer answers each CALL on the poller, or ends a caller's wait with the
+// REPLY. Callers are numbered by the call id.
+type peer struct {
+	link    transport.Link
+	land    [8 << 10]byte
+	reply   wire.Header
+	waiting []chan struct{}
+}
+
+func (p *peer) Land(h *wire.Header) ([]byte, error) { return p.land[:h.Length], nil }
+func (p *peer) Closed(error)                        {}
+
+func (p *peer) Frame(h *wire.Header) error {
+	if h.Kind == wire.Reply {
+		p.waiting[h.Call] <- struct{}{}
+		return nil
+	}
+	s, err := p.link.Reserve(context.Background(), transport.Small, int(h.Length))
+	if err != nil {
+		return err
+	}
+	copy(s.Payload, p.land[:h.Length])
+	p.reply = wire.Header{Kind: wire.Reply, Flags: wire.End, Call: h.Call, Total: h.Total}
+	return p.link.Commit(s, &p.reply)
+}
+
+// BenchmarkEcho is a call and its reply over one link, the reply sent by the
+// poller, with so many callers. ns/op is the time between two replies: with one
+// caller a round trip, with many the inverse of their rate.
+func BenchmarkEcho(b *testing.B) {
+	for _, mode := range []PollMode{Busy, Adaptive} {
+		for _, callers := range []int{1, 64} {
+			name := fmt.Sprintf("64B/%v/callers=%d", mode, callers)
+			b.Run("sim/"+name, func(b *testing.B) {
+				_, ends := simEnds(b, simverbs.Config{})
+				benchEcho(b, ends, mode, callers)
+			})
+			b.Run("rxe/"+name, func(b *testing.B) { benchEcho(b, realEnds(b), mode, callers) })
+		}
+	}
+}
+
+func benchEcho(b *testing.B, ends [2]end, mode PollMode, callers int) {
+	_, links := pair(b, ends, Config{Poll: mode})
+	peers := [2]*peer{}
+	for i, l := range links {
+		peers[i] = &peer{link: l}
+		for range callers {
+			peers[i].waiting = append(peers[i].waiting, make(chan struct{}, 1))
+		}
+		l.Start(peers[i])
+	}
+	b.ReportAllocs()
+	b.ResetTimer()
+	done := make(chan error, callers)
+	times := make([]time.Duration, b.N)
+	for c := range callers {
+		go func() {
+			h := &wire.Header{Kind: wire.Call, Flags: wire.End, Call: uint64(c), Total: 64}
+			var err error
+			for i := c; i < b.N && err == nil; i += callers {
+				var s transport.Slot
+				start := time.Now()
+				if s, err = links[0].Reserve(context.Background(), transport.Small, 64); err == nil {
+					if err = links[0].Commit(s, h); err == nil {
+						<-peers[0].waiting[c]
+						times[i] = time.Since(start)
+					}
+				}
+			}
+			done <- err
+		}()
+	}
+	for range callers {
+		require.NoError(b, <-done)
+	}
+	b.StopTimer()
+	slices.Sort(times)
+	b.ReportMetric(float64(times[b.N/2]), "p50-ns")
+	sent := links[0].Info().Stats
+	b.ReportMetric(float64(sent.SendBatches)/float64(sent.FramesSent), "posts/frame")
+	b.ReportMetric(float64(sent.RecvBatches)/float64(sent.FramesReceived), "polls/frame")
+}
