@@ -74,7 +74,7 @@ func TestHeaderRoundTrip(t *testing.T) {
 			h.Call = rapid.Uint64().Draw(t, "call")
 		}
 		if h.Kind == wire.Call || h.Kind == wire.Reply {
-			h.Length = rapid.Uint32().Draw(t, "length")
+			h.Length = rapid.Uint32Min(1).Draw(t, "length")
 			h.Total = rapid.Uint32().Draw(t, "total")
 			h.Arg = rapid.Uint32().Draw(t, "arg")
 		}
@@ -194,6 +194,7 @@ func TestHeaderFlags(t *testing.T) {
 			}
 		}
 	}
+	refused(t, new(wire.Header).Parse(put(wire.Header{Kind: wire.Call, Flags: wire.Sum})), "flags") // of no payload
 	unseen := wire.Header{Kind: wire.Reply, Flags: wire.Error | wire.Unseen}
 	require.NoError(t, new(wire.Header).Parse(put(unseen)))
 }
