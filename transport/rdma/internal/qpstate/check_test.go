@@ -188,6 +188,7 @@ func TestOneErrorNamesEverything(t *testing.T) {
 	row, _ := Lookup(verbs.RC, verbs.Init, verbs.RTR)
 	attr := goodAttr(verbs.Init, verbs.RTR)
 	attr.RQPSN = 1 << 24
+	attr.SQPSN = 1 << 24 // does not belong here: no second complaint
 	mask := verbs.AttrState | row.Required&^(verbs.AttrPathMTU|verbs.AttrMinRNRTimer) | verbs.AttrSQPSN
 	require.EqualError(t, Check(verbs.RC, verbs.Init, attr, mask, Facts{}),
 		"qpstate: RC QP, INIT to RTR: invalid argument: missing PATH_MTU|MIN_RNR_TIMER; "+

@@ -107,6 +107,9 @@ func (r *rig) newBench(t *testing.T, typ verbs.QPType) *bench {
 // take brings the QP from RESET to a state, by the shortest way.
 func (b *bench) take(t *testing.T, state verbs.QPState) {
 	t.Helper()
+	if b.State() == verbs.SQD {
+		b.awaitDrained(t)
+	}
 	require.NoError(t, b.ToReset("next trial"))
 	timing := qpstate.Timing{SQPSN: 0x678, MaxRdAtomic: 4}
 	for _, s := range []struct {

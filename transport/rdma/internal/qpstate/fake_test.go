@@ -1,6 +1,7 @@
 package qpstate
 
 import (
+	"runtime"
 	"sync"
 	"syscall"
 
@@ -35,6 +36,7 @@ func (q *fakeQP) Modify(attr *verbs.QPAttr, mask verbs.AttrMask) error {
 	q.inUse = true
 	q.calls++
 	q.mu.Unlock()
+	runtime.Gosched()
 	if q.during != nil {
 		q.during()
 	}

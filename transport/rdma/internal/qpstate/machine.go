@@ -13,7 +13,7 @@ import (
 // calls Modify on it. It holds nothing to close; drop it with the QP.
 //
 //	Modify, To…      any goroutine but a poller: the device may block for a
-//	                 second; one at a time, in the order they came
+//	                 second; one at a time
 //	Observe          any goroutine, a poller too: never waits for the device
 //	State, History   any goroutine
 //
@@ -69,9 +69,9 @@ func (m *Machine) History() History {
 // OnChange calls fn after each change of the state or, within a state, of
 // attributes; not for failed attempts. Calls come one at a time, in the order
 // of the changes, and with no lock held: fn may use the machine. They come on
-// the goroutine that made the change, or on one that is delivering already, so
-// that Modify may return before fn ran. fn runs on the poller when an
-// observation was made there: it must not block.
+// the goroutine that made the change, or on one that is delivering already: so
+// Modify may return before fn ran, and fn may run on a poller that made an
+// observation. It must not block.
 //
 // After stop returned, fn is not called for later changes.
 func (m *Machine) OnChange(fn func(Change)) (stop func()) {
@@ -94,14 +94,20 @@ func (m *Machine) OnChange(fn func(Change)) (stop func()) {
 // attempt checked: the error is a *TransitionError that says what is missing
 // or inconsistent, and unwraps to the errno.
 func (m *Machine) Modify(attr *verbs.QPAttr, mask verbs.AttrMask, why string) error {
+	return m.inTurn(func() error { return m.modify(attr, mask, why) })
+}
+
+// inTurn runs f when no other transition is under way, and calls the listeners
+// afterwards.
+func (m *Machine) inTurn(f func() error) error {
 	m.turn.Lock()
-	err := m.modify(attr, mask, why)
+	err := f()
 	m.turn.Unlock()
 	m.deliver()
 	return err
 }
 
-// modify is Modify with turn held and the listeners left for later.
+// modify is Modify in turn.
 func (m *Machine) modify(attr *verbs.QPAttr, mask verbs.AttrMask, why string) error {
 	if m.strict {
 		if e := Check(m.qp.Type(), m.State(), attr, mask, m.facts(attr, mask)); e != nil {

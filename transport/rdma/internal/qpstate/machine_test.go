@@ -114,6 +114,15 @@ func TestErrnoOfPathIsExplained(t *testing.T) {
 		require.ErrorIs(t, err, errno)
 		require.ErrorContains(t, err, text)
 	}
+
+	// The facts say it already.
+	qp := &fakeQP{typ: verbs.RC}
+	m := New(qp, Options{Device: roceDevice()})
+	require.NoError(t, m.ToInit(Local{Port: 1}))
+	p := goodPath
+	p.SGIDIndex = 5
+	qp.fail, qp.became = refusal(syscall.ENODATA), verbs.Init
+	require.Len(t, transitionErrorOf(t, m.ToRTR(p)).Problems, 1)
 }
 
 // rxe leaves SQD for nothing but ERR while the sends drain.
@@ -244,6 +253,46 @@ func TestObserveDuringModify(t *testing.T) {
 	}
 }
 
+// Of several observations during a call the last that counts is kept.
+func TestObserveTwiceDuringModify(t *testing.T) {
+	qp := &fakeQP{typ: verbs.UC}
+	m := New(qp, Options{})
+	require.NoError(t, m.ToInit(Local{Port: 1}))
+	require.NoError(t, m.Connect(goodPath, goodTiming))
+	qp.during = func() {
+		m.Observe(verbs.SQE, "a send failed")
+		m.Observe(verbs.Err, "a receive failed")
+		m.Observe(verbs.Err, "another failed")
+	}
+	require.NoError(t, m.Modify(&verbs.QPAttr{State: verbs.SQD}, verbs.AttrState, "drain"))
+	h := m.History()
+	require.Equal(t, verbs.Err, m.State())
+	require.Equal(t, "a receive failed", h[len(h)-1].Why)
+}
+
+// Where no state is named, the device's consent says nothing of it.
+func TestModifyWithoutStateAsksForIt(t *testing.T) {
+	m, qp := connectedMachine(t, Options{})
+	require.NoError(t, m.Modify(goodAttr(0, 0), verbs.AttrMinRNRTimer, "slower"))
+	require.Equal(t, verbs.RTS, m.State())
+	qp.set(verbs.Err)
+	require.NoError(t, m.Modify(goodAttr(0, 0), 0, "nothing at all"))
+	require.Equal(t, verbs.Err, m.State())
+	requirePath(t, verbs.RC, m.History())
+}
+
+func TestPathLeavesByTheBoundPort(t *testing.T) {
+	d := roceDevice()
+	d.attr.Ports = 2
+	qp := &fakeQP{typ: verbs.RC}
+	m := New(qp, Options{Device: d})
+	require.NoError(t, m.ToInit(Local{Port: 2}))
+	row, _ := Lookup(verbs.RC, verbs.Init, verbs.RTR)
+	qp.fail, qp.became = refusal(syscall.EINVAL), verbs.Init
+	err := m.Modify(goodAttr(verbs.Init, verbs.RTR), verbs.AttrState|row.Required, "by port 1")
+	require.ErrorContains(t, err, "AV leaves by port 1, but the QP is bound to port 2")
+}
+
 // A listener may use the machine: no lock is held, and the order stays.
 func TestListenerUsesTheMachine(t *testing.T) {
 	m, _ := connectedMachine(t, Options{})
@@ -271,6 +320,7 @@ func TestConcurrentModifyKeepsOrder(t *testing.T) {
 		wg.Go(func() {
 			for range rounds {
 				_ = m.ToErr("worker")
+				_ = m.Modify(&verbs.QPAttr{State: verbs.Err}, verbs.AttrState, "worker")
 				_ = m.ToReset("worker")
 				_ = m.ToInit(Local{Port: 1})
 				_ = m.Connect(goodPath, goodTiming)

@@ -23,7 +23,7 @@ const (
 	// is the longest: 655.36 ms.
 	DefaultMinRNRTimer = 12
 
-	// DefaultHopLimit is how many routers a packet may pass.
+	// DefaultHopLimit is the initial TTL of many systems (IANA, RFC 1700).
 	DefaultHopLimit = 64
 
 	// NoRetry as a retry count stands for 0, which stands for the default.
@@ -39,7 +39,7 @@ type Local struct {
 }
 
 // Path is what RTR takes: the peer, the way there, and what this side
-// receives. DestQPN to Port do not concern UD.
+// receives. UD takes none of it.
 type Path struct {
 	DestQPN       uint32    // 24 bits
 	RQPSN         uint32    // first PSN the peer sends, 24 bits
@@ -60,8 +60,8 @@ type Timing struct {
 	SQPSN       uint32 // first PSN, 24 bits
 	MaxRdAtomic uint8  // own READs and atomics outstanding; at most the peer's MaxDestRdAtom; 0: none may be posted
 	Timeout     uint8  // 4.096 µs * 2^Timeout; 0: DefaultTimeout
-	RetryCnt    uint8  // at most 6; 0: DefaultRetryCnt
-	RNRRetry    uint8  // at most 6; 0: DefaultRNRRetry
+	RetryCnt    uint8  // 1 to 6 or NoRetry; 0: DefaultRetryCnt
+	RNRRetry    uint8  // 1 to 6 or NoRetry; 0: DefaultRNRRetry
 }
 
 // ToInit takes the QP from RESET to INIT, where it takes receives.
@@ -107,24 +107,19 @@ type step struct {
 // steps makes transitions in one turn, up to the first that fails. Values that
 // are right on no device are refused at once: rxe takes a path MTU of 0.
 func (m *Machine) steps(steps ...step) error {
-	m.turn.Lock()
-	var err error
-	for i := range steps {
-		s := &steps[i]
-		if s.mask&verbs.AttrAV != 0 {
+	return m.inTurn(func() error {
+		for i := range steps {
+			s := &steps[i]
 			s.attr.AV.Port = m.port
+			if e := Check(m.qp.Type(), m.State(), &s.attr, s.mask, Facts{}); e != nil && len(e.Problems) > 0 {
+				return m.refuse(e, s.why)
+			}
+			if err := m.modify(&s.attr, s.mask, s.why); err != nil {
+				return err
+			}
 		}
-		if e := Check(m.qp.Type(), m.State(), &s.attr, s.mask, Facts{}); e != nil && len(e.Problems) > 0 {
-			err = m.refuse(e, s.why)
-			break
-		}
-		if err = m.modify(&s.attr, s.mask, s.why); err != nil {
-			break
-		}
-	}
-	m.turn.Unlock()
-	m.deliver()
-	return err
+		return nil
+	})
 }
 
 // required is the mask of a step: the table knows which of the attributes

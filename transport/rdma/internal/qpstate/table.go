@@ -50,8 +50,8 @@ type rule struct {
 	optional verbs.AttrMask
 }
 
-// rules follow the InfiniBand Architecture Specification, volume 1, sections
-// 10.3.1 and 11.2.5.2 (table "QP state transition properties"),
+// rules follow the InfiniBand Architecture Specification, volume 1, section
+// 10.3.1 (the states) and the verb Modify Queue Pair in section 11.2,
 // ibv_modify_qp(3), and, where these leave room, what the Linux kernel lets
 // through to a driver (ib_modify_qp_is_ok). To RESET and to ERR is in anyState.
 //
