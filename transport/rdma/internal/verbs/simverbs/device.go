@@ -153,12 +153,9 @@ func (o *object) born(kind, name string, from ...*object) {
 	}
 }
 
-// die ends the object: EBADF if it is gone already, EBUSY if others need it.
+// die ends an object that is there, unless others need it: EBUSY.
 func (o *object) die(op string) error {
-	switch {
-	case o.gone:
-		return &verbs.Error{Op: op, Object: o.name, Errno: syscall.EBADF, Hint: "it was destroyed before"}
-	case o.uses > 0:
+	if o.uses > 0 {
 		return &verbs.Error{Op: op, Object: o.name, Errno: syscall.EBUSY, Hint: fmt.Sprintf("%d objects depend on it", o.uses)}
 	}
 	o.gone = true

@@ -29,6 +29,14 @@ func (e *end) wait(n int) []verbs.WC {
 	return got
 }
 
+// idle expects no completion.
+func (e *end) idle(why ...string) {
+	e.t.Helper()
+	n, err := e.cq.Poll(make([]verbs.WC, 1))
+	require.NoError(e.t, err)
+	require.Zero(e.t, n, why)
+}
+
 func (e *end) send(id uint64, n uint32) {
 	e.t.Helper()
 	_, err := e.qp.PostSend([]verbs.SendWR{{ID: id, Opcode: verbs.OpSend, Flags: verbs.SendSignaled,
@@ -81,6 +89,23 @@ func TestNotReadyWaitsForTheReceive(t *testing.T) {
 		require.GreaterOrEqual(t, time.Since(start), 6*time.Millisecond)
 		require.Equal(t, verbs.WCSuccess, a.wait(1)[0].Status)
 	})
+}
+
+// TestRNRRetries: each retry takes its time, on rxe the same for every code.
+func TestRNRRetries(t *testing.T) {
+	for retries, want := range []time.Duration{0, 6 * time.Millisecond, 12 * time.Millisecond} {
+		inBubble(t, Config{}, func(t *testing.T, f *Fabric) {
+			a, b := newEnd(t, f, "a", 8), newEnd(t, f, "b", 8)
+			a.init()
+			b.init()
+			a.connect(b, 10, 6, uint8(retries))
+			b.connect(a, 10, 6, uint8(retries))
+			start := time.Now()
+			a.send(1, 8)
+			require.Equal(t, verbs.WCRNRRetryExcErr, a.wait(1)[0].Status)
+			require.InDelta(t, want, time.Since(start), float64(200*time.Microsecond))
+		})
+	}
 }
 
 func ids(wcs []verbs.WC) (ids []uint64) {

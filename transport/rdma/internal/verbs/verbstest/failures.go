@@ -115,17 +115,25 @@ func testPostInErr(t *testing.T, rig Rig) {
 	}
 }
 
+// otherPD registers all memory of a side in a PD of its own.
+func (s *side) otherPD(t *testing.T) verbs.MR {
+	t.Helper()
+	pd := hold(t, verbs.PD.Dealloc)(s.dev.AllocPD())
+	return hold(t, verbs.MR.Deregister)(pd.RegisterMR(s.mem, verbs.AccessLocalWrite|allAccess))
+}
+
 func testBadLKey(t *testing.T, rig Rig) {
-	for name, spoil := range map[string]func(*verbs.SendWR){
-		"Key":     func(wr *verbs.SendWR) { wr.LKey ^= 0x55aa00 },
-		"Address": func(wr *verbs.SendWR) { wr.Addr += memory - 4 },
+	for name, spoil := range map[string]func(*testing.T, *side, *verbs.SendWR){
+		"Key":     func(_ *testing.T, _ *side, wr *verbs.SendWR) { wr.LKey ^= 0x55aa00 },
+		"Address": func(_ *testing.T, _ *side, wr *verbs.SendWR) { wr.Addr += memory - 4 },
+		"PD":      func(t *testing.T, a *side, wr *verbs.SendWR) { wr.LKey = a.otherPD(t).LKey() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, b := openBoth(t, rig)
 			x, y := connected(a, b, verbs.RC, patient)
 			y.recv(b.recvWR(1, 0, 64))
 			wr := a.sendWR(2, 8)
-			spoil(&wr)
+			spoil(t, a, &wr)
 			x.send(wr)
 			got := a.wait(1)[0]
 			require.Equal(t, uint64(2), got.ID)
@@ -181,12 +189,13 @@ func refusedByPeer(t *testing.T, x, y *qp, wr verbs.SendWR, want func(verbs.WCSt
 }
 
 // testBadRKey names memory that the peer's region does not give: by key, by
-// address, and by right.
+// address, by right, and by PD.
 func testBadRKey(t *testing.T, rig Rig) {
 	for _, op := range []verbs.Opcode{verbs.OpWrite, verbs.OpRead, verbs.OpFetchAdd} {
 		for name, spoil := range map[string]func(*testing.T, *side, *verbs.SendWR){
 			"Key":     func(_ *testing.T, _ *side, wr *verbs.SendWR) { wr.RKey ^= 0x55aa00 },
 			"Address": func(_ *testing.T, _ *side, wr *verbs.SendWR) { wr.RemoteAddr += memory / 2 },
+			"PD":      func(t *testing.T, b *side, wr *verbs.SendWR) { wr.RKey = b.otherPD(t).RKey() },
 			"Right": func(t *testing.T, b *side, wr *verbs.SendWR) {
 				right := verbs.AccessRemoteRead
 				if op == verbs.OpRead {
