@@ -21,6 +21,7 @@ import (
 type compChannel struct {
 	object
 	ch   *C.struct_vb_comp_channel
+	dev  *device
 	wake wakeFD
 }
 
@@ -33,7 +34,7 @@ func (d *device) CreateCompChannel() (verbs.CompChannel, error) {
 	if ch == nil {
 		return nil, failure(op, d.name, err)
 	}
-	c := &compChannel{ch: ch}
+	c := &compChannel{ch: ch, dev: d}
 	if err := errnoOf(C.vb_set_nonblock(ch.fd)); err != nil {
 		C.vb_destroy_comp_channel(ch)
 		return nil, failure("fcntl", "channel of "+d.name, err)
@@ -53,7 +54,7 @@ func (c *compChannel) Wait(timeout time.Duration) (verbs.WakeReason, error) {
 	if err := c.alive(op); err != nil {
 		return verbs.WakeTimeout, err
 	}
-	rc := C.vb_wait_cq(c.ch, c.wake.c(), C.int64_t(timeout))
+	rc := C.vb_wait_cq(c.ch, C.int(c.wake), C.int64_t(timeout))
 	switch {
 	case rc < 0:
 		return verbs.WakeTimeout, failure(op, c.name, syscall.Errno(-rc))

@@ -37,8 +37,8 @@ func (d *device) CreateCQ(depth int, ch verbs.CompChannel) (verbs.CQ, error) {
 	var cch *C.struct_vb_comp_channel
 	if ch != nil {
 		own, ok := ch.(*compChannel)
-		if !ok {
-			return nil, failure(op, d.name, syscall.EINVAL, "the channel is of another provider")
+		if !ok || own.dev != d {
+			return nil, failure(op, d.name, syscall.EINVAL, "the channel is of another device")
 		}
 		if err := own.alive(op); err != nil {
 			return nil, err
@@ -60,7 +60,7 @@ func (d *device) CreateCQ(depth int, ch verbs.CompChannel) (verbs.CQ, error) {
 	c.cq, err = C.vb_create_numbered_cq(d.ctx, C.int(depth), C.uint64_t(c.id), cch)
 	if c.cq == nil {
 		d.forget(c)
-		return nil, failure(op, d.name, err, cmp.Or(limitHint(d, cqWants(depth)), memlockHint(err, 0)))
+		return nil, failure(op, d.name, err, cmp.Or(d.depthHint(depth), memlockHint(err, 0)))
 	}
 	c.born("CQ", "CQ of "+d.name, parents...)
 	return c, nil

@@ -31,7 +31,7 @@ type device struct {
 func openDevice(name string, d *C.struct_vb_device) (*device, error) {
 	ctx, err := C.vb_open_device(d)
 	if ctx == nil {
-		return nil, failure("ibv_open_device", name, err, openHint(name, err))
+		return nil, openFailure(name, err)
 	}
 	dev := &device{ctx: ctx, cqs: map[uint64]*cq{}}
 	if err := errnoOf(C.vb_set_nonblock(ctx.async_fd)); err != nil {
@@ -102,7 +102,7 @@ func (d *device) AsyncEvent() (verbs.AsyncEvent, error) {
 		return verbs.AsyncEvent{}, err
 	}
 	var e C.struct_vb_event
-	switch rc := C.vb_wait_async(d.ctx, d.wake.c(), &e); {
+	switch rc := C.vb_wait_async(d.ctx, C.int(d.wake), &e); {
 	case rc < 0:
 		return verbs.AsyncEvent{}, failure(op, d.name, syscall.Errno(-rc))
 	case rc == 0:

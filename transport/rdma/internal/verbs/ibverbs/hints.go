@@ -4,6 +4,7 @@ package ibverbs
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -16,22 +17,23 @@ import (
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
 )
 
-// openHint explains a device that cannot be opened by its character device.
-func openHint(device string, err error) string {
+// openFailure explains a device that cannot be opened by its character device.
+// libibverbs searches on when it may not open that, and ends with ENOENT.
+func openFailure(device string, err error) *verbs.Error {
+	const op = "ibv_open_device"
 	node := uverbsNode("/sys/class/infiniband_verbs", device)
 	if node == "" {
-		return "sysfs names no uverbs device for it"
+		return failure(op, device, err, "sysfs names no uverbs device for it")
 	}
-	info, statErr := os.Stat(node)
-	if statErr != nil {
-		return fmt.Sprintf("%s: %v; a container needs the device passed in", node, errors.Unwrap(statErr))
+	var st unix.Stat_t
+	if statErr := unix.Stat(node, &st); statErr != nil {
+		return failure(op, device, err, fmt.Sprintf("%s: %v; a container needs the device passed in", node, statErr))
 	}
-	st, ok := info.Sys().(*syscall.Stat_t)
-	if !ok || !errors.Is(err, os.ErrPermission) {
-		return ""
+	if unix.Faccessat(unix.AT_FDCWD, node, unix.R_OK|unix.W_OK, unix.AT_EACCESS) == nil {
+		return failure(op, device, err)
 	}
-	return fmt.Sprintf("%s has mode %v, uid %d, gid %d; this process is uid %d, gid %d",
-		node, info.Mode().Perm(), st.Uid, st.Gid, os.Geteuid(), os.Getegid())
+	return failure(op, device, syscall.EACCES, fmt.Sprintf("%s has mode %#o, uid %d, gid %d; this process is uid %d, gid %d",
+		node, st.Mode&0o777, st.Uid, st.Gid, os.Geteuid(), os.Getegid()))
 }
 
 // uverbsNode finds the character device of an RDMA device, "" if unknown.
@@ -83,39 +85,33 @@ func pinnedBytes(status string) int64 {
 	return -1
 }
 
-// limitHint names the device limit that a request went beyond, "" if none.
-func limitHint(dev *device, wants ...want) string {
-	attr, err := dev.Query()
+// depthHint and capsHint name the device limit that a request went beyond.
+func (d *device) depthHint(depth int) string {
+	attr, err := d.Query()
 	if err != nil {
 		return ""
 	}
-	for _, w := range wants {
-		if limit := w.limit(attr); w.n > limit {
-			return fmt.Sprintf("%s %d is above the device's limit of %d", w.name, w.n, limit)
-		}
+	return above("depth", depth, attr.MaxCQE)
+}
+
+func (d *device) capsHint(caps verbs.QPCaps) string {
+	attr, err := d.Query()
+	if err != nil {
+		return ""
 	}
-	return ""
+	return cmp.Or(
+		above("MaxSendWR", caps.MaxSendWR, attr.MaxQPWR),
+		above("MaxRecvWR", caps.MaxRecvWR, attr.MaxQPWR),
+		above("MaxSendSGE", caps.MaxSendSGE, attr.MaxSGE),
+		above("MaxRecvSGE", caps.MaxRecvSGE, attr.MaxSGE),
+	)
 }
 
-type want struct {
-	name  string
-	n     int
-	limit func(verbs.DeviceAttr) int
-}
-
-func cqWants(depth int) want {
-	return want{"depth", depth, func(a verbs.DeviceAttr) int { return a.MaxCQE }}
-}
-
-func qpWants(caps verbs.QPCaps) []want {
-	wr := func(a verbs.DeviceAttr) int { return a.MaxQPWR }
-	sge := func(a verbs.DeviceAttr) int { return a.MaxSGE }
-	return []want{
-		{"MaxSendWR", caps.MaxSendWR, wr},
-		{"MaxRecvWR", caps.MaxRecvWR, wr},
-		{"MaxSendSGE", caps.MaxSendSGE, sge},
-		{"MaxRecvSGE", caps.MaxRecvSGE, sge},
+func above(name string, n, limit int) string {
+	if n <= limit {
+		return ""
 	}
+	return fmt.Sprintf("%s %d is above the device's limit of %d", name, n, limit)
 }
 
 // pathHint explains the errnos of a path that say less than the kernel knows.

@@ -81,7 +81,7 @@ func withDevices(f func([]*C.struct_vb_device) error) error {
 	case errors.Is(err, syscall.ENOSYS):
 		return &verbs.UnavailableError{Reason: "the kernel has no RDMA verbs (module ib_uverbs is not loaded)"}
 	}
-	return failure("ibv_get_device_list", "the system", err)
+	return &verbs.UnavailableError{Reason: fmt.Sprintf("ibv_get_device_list: %v", err)}
 }
 
 func deviceNames(list []*C.struct_vb_device) []string {

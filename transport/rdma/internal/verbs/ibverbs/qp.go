@@ -35,11 +35,11 @@ func (p *pd) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 	if err := p.alive(op); err != nil {
 		return nil, err
 	}
-	send, err := ownCQ(op, "SendCQ", init.SendCQ)
+	send, err := p.ownCQ(op, "SendCQ", init.SendCQ)
 	if err != nil {
 		return nil, err
 	}
-	recv, err := ownCQ(op, "RecvCQ", init.RecvCQ)
+	recv, err := p.ownCQ(op, "RecvCQ", init.RecvCQ)
 	if err != nil {
 		return nil, err
 	}
@@ -52,8 +52,7 @@ func (p *pd) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 	}
 	q, err := C.vb_create_qp(p.pd, &c)
 	if q == nil {
-		hint := cmp.Or(limitHint(p.dev, qpWants(init.Caps)...), memlockHint(err, 0))
-		return nil, failure(op, p.name, err, hint)
+		return nil, failure(op, p.name, err, cmp.Or(p.dev.capsHint(init.Caps), memlockHint(err, 0)))
 	}
 	v := &qp{qp: q, num: uint32(q.qp_num), typ: init.Type, caps: roundedCaps(q, goCaps(&c.cap))}
 	v.born("QP", fmt.Sprintf("QP %#x of %s", v.num, p.dev.name), &p.object, &send.object, &recv.object)
@@ -78,10 +77,12 @@ func roundedCaps(q *C.struct_vb_qp, answered verbs.QPCaps) verbs.QPCaps {
 	}
 }
 
-func ownCQ(op, field string, c verbs.CQ) (*cq, error) {
+// ownCQ refuses CQs of other devices: the kernel would take their handle for
+// another object of this one.
+func (p *pd) ownCQ(op, field string, c verbs.CQ) (*cq, error) {
 	own, ok := c.(*cq)
-	if !ok {
-		return nil, failure(op, field, syscall.EINVAL, "it must be a CQ of this provider")
+	if !ok || own.dev != p.dev {
+		return nil, failure(op, p.name, syscall.EINVAL, field+" must be a CQ of the same device")
 	}
 	return own, own.alive(op)
 }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
+	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs/verbstest"
 )
 
 const (
@@ -21,14 +22,9 @@ const (
 	patience = 20 * time.Second // emulation is slow
 )
 
+// The library keeps what it opened to find the devices.
 func TestMain(m *testing.M) {
-	verbs.TraceLive(true)
-	code := m.Run()
-	for _, o := range verbs.Live() {
-		println("leaked:", o.String())
-		code = 1
-	}
-	os.Exit(code)
+	verbstest.Main(m, func() { _, _ = Provider().Devices() })
 }
 
 // requireRDMA skips, with the reason, without the two rxe devices;
@@ -83,7 +79,7 @@ func openEnd(t testing.TB, name string) *end {
 	e.mem, err = unix.Mmap(-1, 0, rigMem, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE|unix.MAP_POPULATE)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, unix.Munmap(e.mem)) })
-	e.mr, err = e.pd.RegisterMR(e.mem, verbs.AccessLocalWrite|verbs.AccessRemoteWrite|verbs.AccessRemoteRead)
+	e.mr, err = e.pd.RegisterMR(e.mem, verbs.AccessLocalWrite)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, e.mr.Deregister()) })
 	e.gid = e.findGID()
@@ -101,52 +97,33 @@ func (e *end) findGID() verbs.GIDEntry {
 	return gids[i]
 }
 
-func (e *end) qp(typ verbs.QPType) verbs.QP {
+func (e *end) qp() verbs.QP {
 	e.t.Helper()
 	q, err := e.pd.CreateQP(verbs.QPInit{
-		Type: typ, SendCQ: e.cq, RecvCQ: e.cq,
-		Caps: verbs.QPCaps{MaxSendWR: 200, MaxRecvWR: 200, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInlineData: 256},
+		Type: verbs.RC, SendCQ: e.cq, RecvCQ: e.cq,
+		Caps: verbs.QPCaps{MaxSendWR: 200, MaxRecvWR: 200, MaxSendSGE: 1, MaxRecvSGE: 1},
 	})
 	require.NoError(e.t, err)
 	e.t.Cleanup(func() { require.NoError(e.t, q.Destroy()) })
 	return q
 }
 
-const rigQKey = 0x1234
-
 func (e *end) toInit(q verbs.QP) {
 	e.t.Helper()
-	attr := verbs.QPAttr{State: verbs.Init, Port: rigPort, QKey: rigQKey, Access: verbs.AccessRemoteWrite | verbs.AccessRemoteRead}
-	mask := verbs.AttrState | verbs.AttrPKeyIndex | verbs.AttrPort
-	if q.Type() == verbs.UD {
-		mask |= verbs.AttrQKey
-	} else {
-		mask |= verbs.AttrAccess
-	}
-	require.NoError(e.t, q.Modify(&attr, mask))
+	attr := verbs.QPAttr{State: verbs.Init, Port: rigPort}
+	require.NoError(e.t, q.Modify(&attr, verbs.AttrState|verbs.AttrPKeyIndex|verbs.AttrPort|verbs.AttrAccess))
 }
 
 func (e *end) toRTS(q, peer verbs.QP, to *end) {
 	e.t.Helper()
 	rtr := verbs.QPAttr{
-		State: verbs.RTR, PathMTU: verbs.MTU1024, DestQPN: peer.Num(), RQPSN: 77,
-		MaxDestRdAtom: 4, MinRNRTimer: 12, AV: to.path(e),
+		State: verbs.RTR, PathMTU: verbs.MTU1024, DestQPN: peer.Num(), RQPSN: 77, MinRNRTimer: 12, AV: to.path(e),
 	}
-	mask := verbs.AttrState
-	if q.Type() != verbs.UD {
-		mask |= verbs.AttrAV | verbs.AttrPathMTU | verbs.AttrDestQPN | verbs.AttrRQPSN
-	}
-	if q.Type() == verbs.RC {
-		mask |= verbs.AttrMaxDestRdAtom | verbs.AttrMinRNRTimer
-	}
-	require.NoError(e.t, q.Modify(&rtr, mask))
-
-	rts := verbs.QPAttr{State: verbs.RTS, SQPSN: 77, Timeout: 14, RetryCnt: 6, RNRRetry: 6, MaxRdAtomic: 4}
-	mask = verbs.AttrState | verbs.AttrSQPSN
-	if q.Type() == verbs.RC {
-		mask |= verbs.AttrTimeout | verbs.AttrRetryCnt | verbs.AttrRNRRetry | verbs.AttrMaxRdAtomic
-	}
-	require.NoError(e.t, q.Modify(&rts, mask))
+	require.NoError(e.t, q.Modify(&rtr, verbs.AttrState|verbs.AttrAV|verbs.AttrPathMTU|verbs.AttrDestQPN|
+		verbs.AttrRQPSN|verbs.AttrMaxDestRdAtom|verbs.AttrMinRNRTimer))
+	rts := verbs.QPAttr{State: verbs.RTS, SQPSN: 77, Timeout: 14, RetryCnt: 6, RNRRetry: 6}
+	require.NoError(e.t, q.Modify(&rts, verbs.AttrState|verbs.AttrSQPSN|verbs.AttrTimeout|
+		verbs.AttrRetryCnt|verbs.AttrRNRRetry|verbs.AttrMaxRdAtomic))
 }
 
 // path is the address vector by which from reaches e.
@@ -154,16 +131,16 @@ func (e *end) path(from *end) verbs.AHAttr {
 	return verbs.AHAttr{Global: true, DGID: e.gid.GID, SGIDIndex: uint8(from.gid.Index), HopLimit: 64, Port: rigPort}
 }
 
-// pair is two connected QPs on two devices, in RTS.
+// pair is two connected RC QPs on two devices, in RTS.
 type pair struct {
 	a, b   *end
 	qa, qb verbs.QP
 }
 
-func connect(t testing.TB, typ verbs.QPType) *pair {
+func connect(t testing.TB) *pair {
 	t.Helper()
 	p := &pair{a: openEnd(t, "rxe0"), b: openEnd(t, "rxe1")}
-	p.qa, p.qb = p.a.qp(typ), p.b.qp(typ)
+	p.qa, p.qb = p.a.qp(), p.b.qp()
 	p.a.toInit(p.qa)
 	p.b.toInit(p.qb)
 	p.a.toRTS(p.qa, p.qb, p.b)

@@ -2,8 +2,6 @@
 
 package ibverbs
 
-import "C"
-
 import (
 	"encoding/binary"
 
@@ -32,5 +30,3 @@ func (w wakeFD) signal() {
 }
 
 func (w wakeFD) close() { _ = unix.Close(int(w)) }
-
-func (w wakeFD) c() C.int { return C.int(w) }
