@@ -106,7 +106,7 @@ func TestDetailsReachTheCaller(t *testing.T) {
 func TestHandlerDies(t *testing.T) {
 	for name, die := range map[string]func(){
 		"panic":     func() { panic("at the disco") },
-		"nil":       func() { panic(nil) }, //nolint:govet // what is tested
+		"nil":       func() { panic(nil) },
 		"index":     func() { _ = []int{}[len(name2)] },
 		"goexit":    runtime.Goexit,
 		"bad error": func() { panic(errors.New("x")) },

@@ -90,13 +90,20 @@ func (c *serverCall) send(resp any) error {
 		return c.post(resp, n)
 	}
 	err = sendMessage(&c.ctx, c.peer.lane, &c.header, c.method.codec, resp, n)
-	var encode *encodeError
-	switch {
-	case errors.As(err, &encode):
-		return c.unsendable(err)
-	case err != nil:
-		c.peer.server.stats.late.Add(1)
+	if err != nil {
+		return c.unsent(err)
 	}
+	return nil
+}
+
+// unsent sorts out why a response did not go: nobody waits for it, or it
+// could not be encoded.
+func (c *serverCall) unsent(err error) error {
+	var encode *encodeError
+	if errors.As(err, &encode) {
+		return c.unsendable(err)
+	}
+	c.peer.server.stats.late.Add(1)
 	return nil
 }
 
