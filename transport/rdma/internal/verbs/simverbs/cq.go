@@ -19,13 +19,13 @@ type compQueue struct {
 	depth int
 
 	count atomic.Int64 // entries in ring, so that an empty poll takes no lock
+	dead  atomic.Bool  // destroyed: late completions vanish
 
 	mu      sync.Mutex
 	ring    []cqEntry // grows up to depth
 	head    int
 	armed   bool
 	overrun bool // since the last poll
-	dead    bool // destroyed: late completions vanish
 
 	held []cqEntry // guarded by Fabric.mu: entered when the CQ is armed
 }
@@ -67,7 +67,10 @@ func (d *device) CreateCQ(depth int, ch verbs.CompChannel) (verbs.CQ, error) {
 func (cq *compQueue) Depth() int { return cq.depth }
 
 func (cq *compQueue) Poll(wc []verbs.WC) (int, error) {
-	if cq.count.Load() == 0 {
+	switch {
+	case cq.dead.Load():
+		return 0, &verbs.Error{Op: "ibv_poll_cq", Object: cq.name, Errno: syscall.EBADF, Hint: "it was destroyed before"}
+	case cq.count.Load() == 0:
 		return 0, nil
 	}
 	cq.mu.Lock()
@@ -76,10 +79,10 @@ func (cq *compQueue) Poll(wc []verbs.WC) (int, error) {
 	for i := range wc[:n] {
 		e := &cq.ring[cq.head]
 		wc[i] = e.wc
-		if e.qp != nil && e.sqEnd > e.qp.sqFree.Load() {
-			e.qp.sqFree.Store(e.sqEnd)
+		if e.qp != nil {
+			e.qp.free(e.sqEnd)
+			e.qp = nil
 		}
-		e.qp = nil
 		if cq.head++; cq.head == len(cq.ring) {
 			cq.head = 0
 		}
@@ -93,7 +96,7 @@ func (cq *compQueue) Poll(wc []verbs.WC) (int, error) {
 func (cq *compQueue) push(e cqEntry) {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
-	if cq.dead {
+	if cq.dead.Load() {
 		return
 	}
 	n := int(cq.count.Load())
@@ -113,7 +116,7 @@ func (cq *compQueue) push(e cqEntry) {
 	}
 	cq.ring[at] = e
 	cq.count.Add(1)
-	cq.dev.f.completions.Add(1)
+	cq.dev.f.stats.Completions++
 	if cq.armed {
 		cq.armed = false
 		if cq.ch != nil && !cq.dev.f.losesEvent() {
@@ -159,9 +162,7 @@ func (cq *compQueue) Destroy() error {
 	if err := cq.die("ibv_destroy_cq"); err != nil {
 		return err
 	}
-	cq.mu.Lock()
-	defer cq.mu.Unlock()
-	cq.dead = true
+	cq.dead.Store(true)
 	return nil
 }
 

@@ -24,7 +24,6 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
@@ -120,10 +119,8 @@ type Fabric struct {
 	cut        map[[2]*host]bool
 	failures   []callFailure
 	violations []string
+	stats      Stats
 	direct     bool // neither latency nor packet faults
-
-	packets     atomic.Uint64
-	completions atomic.Uint64
 }
 
 type host struct {
@@ -207,7 +204,9 @@ type Stats struct {
 
 // Stats reads the counters.
 func (f *Fabric) Stats() Stats {
-	return Stats{Packets: f.packets.Load(), Completions: f.completions.Load()}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.stats
 }
 
 // Violations lists what no correct program does and no completion reports: a

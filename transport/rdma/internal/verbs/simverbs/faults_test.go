@@ -208,6 +208,18 @@ func TestCompletionFates(t *testing.T) {
 	}
 }
 
+// TestNoFlush: a drain that never completes (case 14).
+func TestNoFlush(t *testing.T) {
+	noFlush := func(c Completion, _ *rand.Rand) Fate { return Fate{Drop: c.WC.Status == verbs.WCWRFlushErr} }
+	inBubble(t, Config{Faults: Faults{OnCompletion: noFlush}}, func(t *testing.T, f *Fabric) {
+		a, _ := pair(t, f, 8)
+		a.recvNumber(1)
+		require.NoError(t, a.qp.Modify(&verbs.QPAttr{State: verbs.Err}, verbs.AttrState))
+		time.Sleep(time.Hour)
+		a.idle()
+	})
+}
+
 // TestLateCompletions: completions of a destroyed QP come when its number
 // belongs to another (case 9).
 func TestLateCompletions(t *testing.T) {
@@ -284,7 +296,7 @@ func TestDeviceFatal(t *testing.T) {
 }
 
 func TestHostKilled(t *testing.T) {
-	inBubble(t, Config{}, func(t *testing.T, f *Fabric) {
+	inBubble(t, Config{LowestQPN: true}, func(t *testing.T, f *Fabric) {
 		a, b := pair(t, f, 8)
 		a.recvNumber(1)
 		f.KillHost("b")
@@ -293,6 +305,13 @@ func TestHostKilled(t *testing.T) {
 		a.number(2, 0)
 		require.Equal(t, []uint64{2, 1}, ids(a.wait(2)))
 		b.idle()
+
+		// A process that starts there anew does not lose its QP to the old one.
+		again := newEnd(t, f, "b", 8)
+		require.Equal(t, b.qp.Num(), again.qp.Num())
+		require.NoError(t, b.qp.Destroy())
+		b.newQP(8)
+		require.NotEqual(t, b.qp.Num(), again.qp.Num())
 	})
 }
 

@@ -161,7 +161,9 @@ func (q *queuePair) Destroy() error {
 		return err
 	}
 	q.forget()
-	delete(q.dev.nic.qps, q.num)
+	if q.dev.nic.qps[q.num] == q { // else its host was killed, and the number is another's
+		delete(q.dev.nic.qps, q.num)
+	}
 	return nil
 }
 
@@ -170,7 +172,7 @@ func (q *queuePair) forget() {
 	q.life++
 	q.attr.State = verbs.Reset
 	q.sqDone, q.sqNext = q.sqTail, q.sqTail
-	q.sqFree.Store(q.sqTail)
+	q.free(q.sqTail)
 	q.rqHead = q.rqTail
 	q.requester = requester{}
 	q.responder = responder{}
@@ -224,6 +226,16 @@ func (q *queuePair) flushSends() {
 	q.sqNext = q.sqTail
 }
 
+// free gives the slots before end back.
+func (q *queuePair) free(end uint64) {
+	for {
+		old := q.sqFree.Load()
+		if end <= old || q.sqFree.CompareAndSwap(old, end) {
+			return
+		}
+	}
+}
+
 // finishSend completes the oldest send with a status. A success makes a
 // completion only if it was asked for.
 func (q *queuePair) finishSend(status verbs.WCStatus) {
@@ -234,7 +246,7 @@ func (q *queuePair) finishSend(status verbs.WCStatus) {
 	}
 	spec := q.dev.f.cfg.Model == Spec
 	if !spec {
-		q.sqFree.Store(q.sqDone)
+		q.free(q.sqDone)
 	}
 	if status == verbs.WCSuccess && !q.sigAll && w.wr.Flags&verbs.SendSignaled == 0 {
 		return

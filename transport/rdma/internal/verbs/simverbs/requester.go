@@ -100,7 +100,7 @@ func (q *queuePair) transmit(w *sendWQE) bool {
 // gather finds the bytes that a WR sends.
 func (q *queuePair) gather(w *sendWQE) ([]byte, verbs.WCStatus) {
 	rxe := q.dev.f.cfg.Model == RXE
-	if rxe && q.dev.nic.ports[q.attr.Port-1].attr.State != verbs.PortActive {
+	if rxe && q.port().attr.State != verbs.PortActive {
 		return nil, verbs.WCLocQPOpErr
 	}
 	switch {

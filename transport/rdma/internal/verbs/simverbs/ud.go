@@ -45,7 +45,7 @@ func (q *queuePair) address(p *packet, w *sendWQE) verbs.WCStatus {
 	if p.qkey&qkeyOwn != 0 {
 		p.qkey = q.attr.QKey
 	}
-	if int(w.wr.Length) > q.dev.nic.ports[q.attr.Port-1].attr.ActiveMTU.Bytes() {
+	if int(w.wr.Length) > q.port().attr.ActiveMTU.Bytes() {
 		if q.dev.f.cfg.Model == Spec {
 			return verbs.WCLocLenErr
 		}

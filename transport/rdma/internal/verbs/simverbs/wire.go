@@ -10,7 +10,7 @@ import (
 // carry takes a packet to its port: at once, unless the fabric has latency or
 // faults. Fabric.mu is held, here and in all that follows.
 func (f *Fabric) carry(p *packet) {
-	f.packets.Add(1)
+	f.stats.Packets++
 	if f.direct {
 		f.deliver(p)
 		return

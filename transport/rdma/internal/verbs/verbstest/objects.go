@@ -109,6 +109,8 @@ func testDestroyTwice(t *testing.T, rig Rig) {
 	}
 	_, err = q.Query()
 	require.Error(t, err)
+	_, err = cq.Poll(make([]verbs.WC, 1))
+	require.Error(t, err)
 	_, err = dev.AllocPD()
 	require.Error(t, err)
 }
