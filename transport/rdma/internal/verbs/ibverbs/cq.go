@@ -23,9 +23,10 @@ import (
 // asynchronous events bring back.
 type cq struct {
 	object
-	cq  *C.struct_vb_cq
-	dev *device
-	id  uint64
+	cq    *C.struct_vb_cq
+	dev   *device
+	id    uint64
+	depth int
 }
 
 func (d *device) CreateCQ(depth int, ch verbs.CompChannel) (verbs.CQ, error) {
@@ -62,6 +63,7 @@ func (d *device) CreateCQ(depth int, ch verbs.CompChannel) (verbs.CQ, error) {
 		d.forget(c)
 		return nil, failure(op, d.name, err, cmp.Or(d.depthHint(depth), memlockHint(err, 0)))
 	}
+	c.depth = int(c.cq.cqe)
 	c.born("CQ", "CQ of "+d.name, parents...)
 	return c, nil
 }
@@ -98,7 +100,7 @@ func (c *cq) Arm() error {
 	return nil
 }
 
-func (c *cq) Depth() int { return int(c.cq.cqe) }
+func (c *cq) Depth() int { return c.depth }
 
 func (c *cq) Destroy() error {
 	return c.destroy("ibv_destroy_cq", func() error {

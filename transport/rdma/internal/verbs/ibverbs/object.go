@@ -19,17 +19,17 @@ import (
 // succeed that must not (ibv_close_device with a live PD frees the kernel's
 // side below everybody's feet).
 type object struct {
-	kind, name string
-	parents    []*object // which this object keeps from being destroyed
-	children   atomic.Int32
-	release    func()
+	name     string
+	parents  []*object // which this object keeps from being destroyed
+	children atomic.Int32
+	release  func() // from the registry
 
 	mu   sync.Mutex // held while destroying
 	gone atomic.Bool
 }
 
 func (o *object) born(kind, name string, parents ...*object) {
-	o.kind, o.name, o.parents = kind, name, parents
+	o.name, o.parents = name, parents
 	for _, p := range parents {
 		p.children.Add(1)
 	}

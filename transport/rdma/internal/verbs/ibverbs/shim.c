@@ -113,10 +113,16 @@ static void fill_send(struct vb_send_wr *wr, struct vb_sge *sge, const struct vb
 	}
 }
 
+/* A driver that refuses a call as a whole leaves bad NULL, or clears it. */
+static struct vb_posted refused(int done, ptrdiff_t index, int rc)
+{
+	return (struct vb_posted){done + (int)index, errno_of(rc)};
+}
+
 struct vb_posted vb_post_send(struct vb_qp *qp, const struct vb_send_req *reqs, int n)
 {
 	int (*post)(struct vb_qp *, struct vb_send_wr *, struct vb_send_wr **) = qp->context->ops.post_send;
-	struct vb_send_wr wr[PIECE], *bad; /* NULL when the call failed as a whole */
+	struct vb_send_wr wr[PIECE], *bad;
 	struct vb_sge sge[PIECE];
 	int done = 0;
 
@@ -133,7 +139,7 @@ struct vb_posted vb_post_send(struct vb_qp *qp, const struct vb_send_req *reqs, 
 		bad = NULL;
 		int rc = post(qp, wr, &bad);
 		if (rc)
-			return (struct vb_posted){done + (bad ? (int)(bad - wr) : 0), errno_of(rc)};
+			return refused(done, bad ? bad - wr : 0, rc);
 		done += k;
 	}
 	return (struct vb_posted){done, 0};
@@ -161,7 +167,7 @@ struct vb_posted vb_post_recv(struct vb_qp *qp, const struct vb_recv_req *reqs, 
 		bad = NULL;
 		int rc = post(qp, wr, &bad);
 		if (rc)
-			return (struct vb_posted){done + (bad ? (int)(bad - wr) : 0), errno_of(rc)};
+			return refused(done, bad ? bad - wr : 0, rc);
 		done += k;
 	}
 	return (struct vb_posted){done, 0};
