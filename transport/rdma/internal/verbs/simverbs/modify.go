@@ -20,7 +20,8 @@ const (
 
 // transitions is the table of ib_modify_qp_is_ok (drivers/infiniband/core/
 // verbs.c, qp_state_table). Any state may go to RESET, and all but RESET to
-// ERR, with STATE alone.
+// ERR, with STATE alone. It is stated here a second time, apart from package
+// qpstate, so that a device can disagree with that.
 var transitions = map[verbs.QPType]map[[2]verbs.QPState]transition{
 	verbs.RC: {
 		{verbs.Reset, verbs.Init}: {required: pkey | verbs.AttrPort | verbs.AttrAccess},
@@ -181,7 +182,7 @@ func (q *queuePair) set(attr *verbs.QPAttr, mask verbs.AttrMask) {
 		{verbs.AttrDestQPN, func() { a.DestQPN = attr.DestQPN & psnMask }},
 		{verbs.AttrRQPSN, func() { q.expected = attr.RQPSN & psnMask }},
 		{verbs.AttrSQPSN, func() { q.psn = attr.SQPSN & psnMask }},
-		{verbs.AttrEnSQDNotify, func() { q.notes = attr.EnSQDNotify }},
+		{verbs.AttrEnSQDNotify, func() { q.notify = attr.EnSQDNotify }},
 	} {
 		if mask&field.bit != 0 {
 			field.set()
@@ -212,8 +213,8 @@ func (q *queuePair) enterState(to verbs.QPState) {
 
 // noteDrained raises SQ_DRAINED once nothing is with the peer any more.
 func (q *queuePair) noteDrained() {
-	if q.notes && q.in(verbs.SQD) && q.sqDone == q.sqNext {
-		q.notes = false
+	if q.notify && q.in(verbs.SQD) && q.sqDone == q.sqNext {
+		q.notify = false
 		q.dev.events.push(verbs.AsyncEvent{Type: verbs.EventSQDrained, QPNum: q.num})
 	}
 }

@@ -25,10 +25,10 @@ type queuePair struct {
 	caps     verbs.QPCaps
 	sigAll   bool
 
-	attr  verbs.QPAttr // attr.State is the state
-	dst   *port        // resolved at RTR; nil for UD
-	life  uint64       // how often it was RESET; tells packets and timers of an earlier life
-	notes bool         // raise SQ_DRAINED
+	attr   verbs.QPAttr // attr.State is the state
+	dst    *port        // resolved at RTR; nil for UD
+	life   uint64       // how often it was RESET; ends the timers of an earlier life
+	notify bool         // raise SQ_DRAINED
 
 	sq                     []sendWQE
 	sqDone, sqNext, sqTail uint64

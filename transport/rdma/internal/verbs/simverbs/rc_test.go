@@ -108,6 +108,28 @@ func TestRNRRetries(t *testing.T) {
 	}
 }
 
+// TestTimersEndWithTheLife: a wait that began before RESET does not end the
+// one that began after.
+func TestTimersEndWithTheLife(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, f *Fabric) {
+		a, b := pair(t, f, 8)
+		a.send(1, 8) // not ready: 6 ms
+		time.Sleep(3 * time.Millisecond)
+		for _, e := range []*end{a, b} {
+			require.NoError(t, e.qp.Modify(&verbs.QPAttr{State: verbs.Reset}, verbs.AttrState))
+			e.init()
+		}
+		a.connect(b, 10, 6, 3)
+		b.connect(a, 10, 6, 3)
+		a.send(2, 8) // until 9 ms
+		b.recv(3, 8)
+		time.Sleep(5 * time.Millisecond)
+		b.idle()
+		require.Equal(t, []uint64{2}, ids(a.wait(1)))
+		require.Equal(t, []uint64{3}, ids(b.wait(1)))
+	})
+}
+
 func ids(wcs []verbs.WC) (ids []uint64) {
 	for _, wc := range wcs {
 		ids = append(ids, wc.ID)
