@@ -16,7 +16,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"strings"
@@ -128,7 +127,7 @@ func runIn(ctx context.Context, cfg vm.Config, program, env []string, kernelLog 
 			return err
 		}
 		defer f.Close()
-		cfg.KernelLog = io.Writer(f)
+		cfg.KernelLog = f
 	}
 	// The go command sends SIGQUIT to a test that is overdue, to see its goroutines.
 	quits := make(chan os.Signal, 1)

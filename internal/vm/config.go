@@ -115,28 +115,28 @@ func (c Config) withDefaults() (Config, error) {
 	setDefault[io.Writer](&c.KernelLog, io.Discard)
 	switch {
 	case len(c.Args) == 0 || c.Args[0] == "":
-		return c, errors.New("vm: no program to run")
+		return c, errors.New("no program to run")
 	case !filepath.IsAbs(c.Dir):
-		return c, fmt.Errorf("vm: working directory %q is not absolute", c.Dir)
+		return c, fmt.Errorf("working directory %q is not absolute", c.Dir)
 	case c.MTU < 256 || c.MTU > 65535:
-		return c, fmt.Errorf("vm: MTU %d is outside 256..65535", c.MTU)
+		return c, fmt.Errorf("MTU %d is outside 256..65535", c.MTU)
 	case c.CPUs < 1 || c.CPUs > 64:
-		return c, fmt.Errorf("vm: %d CPUs are outside 1..64", c.CPUs)
+		return c, fmt.Errorf("%d CPUs are outside 1..64", c.CPUs)
 	case c.MemoryMiB < 256:
-		return c, fmt.Errorf("vm: %d MiB of memory are less than 256", c.MemoryMiB)
+		return c, fmt.Errorf("%d MiB of memory are less than 256", c.MemoryMiB)
 	case len(c.Outputs) > maxOutputs:
-		return c, fmt.Errorf("vm: %d outputs are over %d", len(c.Outputs), maxOutputs)
+		return c, fmt.Errorf("%d outputs are over %d", len(c.Outputs), maxOutputs)
 	case c.Timeout < 0:
-		return c, fmt.Errorf("vm: timeout %v is negative", c.Timeout)
+		return c, fmt.Errorf("timeout %v is negative", c.Timeout)
 	}
 	for _, kv := range c.Env {
 		if strings.IndexByte(kv, '=') < 1 {
-			return c, fmt.Errorf("vm: environment entry %q is not NAME=value", kv)
+			return c, fmt.Errorf("environment entry %q is not NAME=value", kv)
 		}
 	}
 	for i, o := range c.Outputs {
 		if o.Guest == "" || o.Host == "" {
-			return c, fmt.Errorf("vm: output %d needs a guest and a host path", i)
+			return c, fmt.Errorf("output %d needs a guest and a host path", i)
 		}
 	}
 	return c, nil
@@ -156,7 +156,7 @@ func ParseOutput(s string) (Output, error) {
 		host = guest
 	}
 	if guest == "" || host == "" {
-		return Output{}, fmt.Errorf("vm: output %q is not guestpath=hostpath", s)
+		return Output{}, fmt.Errorf("output %q is not guestpath=hostpath", s)
 	}
 	return Output{Guest: guest, Host: host}, nil
 }

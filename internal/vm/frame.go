@@ -22,12 +22,13 @@ const (
 	frameResult                      // guest to host, last: result as JSON
 )
 
-// maxFrame bounds a payload; the kernel's virtio console takes at most 32 KiB
-// per write (drivers/char/virtio_console.c), larger frames gain nothing.
-// Jobs may be larger: arguments and environment, bounded by ARG_MAX (2 MiB).
+// The kernel's virtio console takes at most 32 KiB per write
+// (drivers/char/virtio_console.c): pieces of output that fit with their header
+// go out in one. A job may be larger: arguments and environment, which the
+// kernel bounds by ARG_MAX (2 MiB).
 const (
 	frameHeader = 5
-	maxData     = 32<<10 - frameHeader - 256
+	maxData     = 32<<10 - 512
 	maxFrame    = 4 << 20
 	maxOutputs  = 255 // their index is one byte
 )
@@ -48,7 +49,7 @@ type result struct {
 // writeFrame writes header and payload in one Write.
 func writeFrame(w io.Writer, kind frameKind, payload []byte) error {
 	if len(payload) > maxFrame {
-		return fmt.Errorf("vm: frame of %d bytes is over %d", len(payload), maxFrame)
+		return fmt.Errorf("frame of %d bytes is over %d", len(payload), maxFrame)
 	}
 	buf := make([]byte, 0, frameHeader+len(payload))
 	buf = append(buf, byte(kind))
@@ -73,10 +74,10 @@ func readFrame(r io.Reader) (frameKind, []byte, error) {
 	}
 	kind, n := frameKind(h[0]), binary.LittleEndian.Uint32(h[1:])
 	if kind < frameJob || kind > frameResult {
-		return 0, nil, fmt.Errorf("vm: unknown frame kind %d", kind)
+		return 0, nil, fmt.Errorf("unknown frame kind %d", kind)
 	}
 	if n > maxFrame {
-		return 0, nil, fmt.Errorf("vm: frame of %d bytes is over %d", n, maxFrame)
+		return 0, nil, fmt.Errorf("frame of %d bytes is over %d", n, maxFrame)
 	}
 	payload := make([]byte, n)
 	if _, err := io.ReadFull(r, payload); err != nil {

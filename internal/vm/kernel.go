@@ -24,7 +24,7 @@ func CacheDir() (string, error) {
 	}
 	dir, err := os.UserCacheDir()
 	if err != nil {
-		return "", fmt.Errorf("vm: no cache directory, set VERBENA_CACHE: %w", err)
+		return "", fmt.Errorf("no cache directory, set VERBENA_CACHE: %w", err)
 	}
 	return filepath.Join(dir, "verbena"), nil
 }
@@ -43,7 +43,7 @@ const kernelDir = "kernel"
 func findKernel(cache string) (kernel, error) {
 	images, _ := filepath.Glob(filepath.Join(cache, kernelDir, "linux-image-*", "boot", "vmlinuz-*"))
 	if len(images) == 0 {
-		return kernel{}, fmt.Errorf("vm: %w: looked in %s", ErrNoKernel, cache)
+		return kernel{}, fmt.Errorf("%w: looked in %s", ErrNoKernel, cache)
 	}
 	image := slices.MaxFunc(images, func(a, b string) int { return modTime(a).Compare(modTime(b)) })
 	root := filepath.Dir(filepath.Dir(image))
@@ -77,11 +77,11 @@ func (k kernel) unpackImage() error {
 	}
 	bzImage, err := os.ReadFile(k.image)
 	if err != nil {
-		return fmt.Errorf("vm: read kernel: %w", err)
+		return fmt.Errorf("read kernel: %w", err)
 	}
 	payload, err := kernelPayload(bzImage)
 	if err != nil {
-		return fmt.Errorf("vm: %s: %w", k.image, err)
+		return fmt.Errorf("%s: %w", k.image, err)
 	}
 	if !bytes.HasPrefix(payload, []byte("\xfd7zXZ\x00")) {
 		return nil
@@ -130,17 +130,19 @@ const initrdAge = 24 * time.Hour
 func ensureInitrd(cache string, k kernel, initPath string, extra []string) (string, error) {
 	init, err := os.ReadFile(initPath)
 	if err != nil {
-		return "", fmt.Errorf("vm: read PID 1: %w", err)
+		return "", fmt.Errorf("read PID 1: %w", err)
 	}
 	if err := checkStatic(init); err != nil {
-		return "", fmt.Errorf("vm: %s: %w", initPath, err)
+		return "", fmt.Errorf("%s: %w", initPath, err)
 	}
 	wanted := append(slices.Clone(baseModules), extra...)
 	hash := sha256.New()
 	fmt.Fprintf(hash, "%d %s %q ", initrdFormat, k.key, wanted)
 	hash.Write(init)
 	path := filepath.Join(cache, "initrd", fmt.Sprintf("%x.cpio", hash.Sum(nil)[:8]))
-	if now := time.Now(); os.Chtimes(path, now, now) == nil {
+	if _, err := os.Stat(path); err == nil {
+		now := time.Now()
+		os.Chtimes(path, now, now) // in use; a cache that cannot be written is fine
 		return path, nil
 	}
 	tree, err := openModuleTree(k.modules)
@@ -185,11 +187,11 @@ func removeOld(dir string) {
 // fill the cache at once.
 func writeAtomically(path string, write func(io.Writer) error) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return fmt.Errorf("vm: cache: %w", err)
+		return fmt.Errorf("cache: %w", err)
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
 	if err != nil {
-		return fmt.Errorf("vm: cache: %w", err)
+		return fmt.Errorf("cache: %w", err)
 	}
 	defer os.Remove(f.Name())
 	if err = f.Chmod(0o644); err == nil {
@@ -202,7 +204,7 @@ func writeAtomically(path string, write func(io.Writer) error) error {
 		err = os.Rename(f.Name(), path)
 	}
 	if err != nil {
-		return fmt.Errorf("vm: write %s: %w", path, err)
+		return fmt.Errorf("write %s: %w", path, err)
 	}
 	return nil
 }

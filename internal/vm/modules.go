@@ -38,7 +38,7 @@ func openModuleTree(dir string) (*moduleTree, error) {
 	t := &moduleTree{files: map[string]string{}, builtin: map[string]bool{}}
 	list, err := os.ReadFile(filepath.Join(dir, "modules.builtin"))
 	if err != nil {
-		return nil, fmt.Errorf("vm: kernel modules: %w", err)
+		return nil, fmt.Errorf("kernel modules: %w", err)
 	}
 	for f := range strings.FieldsSeq(string(list)) {
 		t.builtin[moduleName(f)] = true
@@ -50,7 +50,7 @@ func openModuleTree(dir string) (*moduleTree, error) {
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("vm: kernel modules: %w", err)
+		return nil, fmt.Errorf("kernel modules: %w", err)
 	}
 	return t, nil
 }
@@ -62,7 +62,7 @@ func (t *moduleTree) load(name string) (image []byte, present bool, err error) {
 	}
 	file, ok := t.files[name]
 	if !ok {
-		return nil, false, fmt.Errorf("vm: the kernel has no module %q", name)
+		return nil, false, fmt.Errorf("the kernel has no module %q", name)
 	}
 	if strings.HasSuffix(file, ".xz") { // Debian 13 on
 		image, err = exec.Command("xz", "-dc", file).Output()
@@ -70,7 +70,7 @@ func (t *moduleTree) load(name string) (image []byte, present bool, err error) {
 		image, err = os.ReadFile(file)
 	}
 	if err != nil {
-		return nil, false, fmt.Errorf("vm: read module %s: %w", file, err)
+		return nil, false, fmt.Errorf("read module %s: %w", file, err)
 	}
 	return image, true, nil
 }
@@ -95,7 +95,7 @@ func resolveModules(wanted []string, load func(name string) ([]byte, bool, error
 		}
 		deps, err := moduleDepends(image)
 		if err != nil {
-			return fmt.Errorf("vm: module %s: %w", name, err)
+			return fmt.Errorf("module %s: %w", name, err)
 		}
 		for _, d := range deps {
 			if err := visit(d); err != nil {

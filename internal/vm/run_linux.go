@@ -19,6 +19,7 @@ import (
 const (
 	bootTimeout = 2 * time.Minute
 	quitGrace   = 5 * time.Second // from SIGQUIT to the end of a program past its deadline
+	drainGrace  = 2 * time.Second // for Stdout and Stderr to take the last output
 	maxLog      = 16 << 20        // bytes of console kept; the first fault is what counts
 )
 
@@ -40,8 +41,10 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	res, err := g.run(ctx, cfg)
-	res.KernelLog = g.stop()
+	s := newSession(g.control, cfg)
+	res, err := g.run(ctx, cfg, s)
+	g.kill() // its disk is memory, and what counts has arrived
+	res.KernelLog = g.close(s)
 	return res, g.explain(res, err)
 }
 
@@ -90,8 +93,8 @@ func prepare(cfg Config) (qemu string, m machine, err error) {
 }
 
 // guest is a running QEMU and the host's ends of its two channels. It belongs
-// to the goroutine that called Run. Order of closing: QEMU, then the channels
-// end by themselves, then their files.
+// to the goroutine that called Run. Order of closing: QEMU is killed, then its
+// channels end by themselves, then the files are closed.
 type guest struct {
 	started          time.Time
 	control, console *os.File
@@ -109,7 +112,8 @@ func startGuest(qemu string, args []string, kernelLog io.Writer) (*guest, error)
 	for i, host := range []**os.File{&g.control, &g.console} {
 		var err error
 		if *host, guestEnds[i], err = socketPair(); err != nil {
-			return nil, fmt.Errorf("vm: socketpair: %w", err)
+			g.control.Close() // or nil, which is harmless
+			return nil, fmt.Errorf("socketpair: %w", err)
 		}
 		defer guestEnds[i].Close()
 	}
@@ -136,7 +140,7 @@ func startGuest(qemu string, args []string, kernelLog io.Writer) (*guest, error)
 	if err := <-started; err != nil {
 		g.control.Close()
 		g.console.Close()
-		return nil, fmt.Errorf("vm: start QEMU: %w", err)
+		return nil, fmt.Errorf("start QEMU: %w", err)
 	}
 	g.kill = func() { cmd.Process.Kill() }
 	go func() {
@@ -159,8 +163,7 @@ func socketPair() (host, guest *os.File, err error) {
 }
 
 // run drives the control port until the result, the deadline or ctx.
-func (g *guest) run(ctx context.Context, cfg Config) (res Result, err error) {
-	s := newSession(g.control, cfg)
+func (g *guest) run(ctx context.Context, cfg Config, s *session) (res Result, err error) {
 	boot, deadline := time.NewTimer(bootTimeout), time.NewTimer(cfg.Timeout)
 	defer boot.Stop()
 	defer deadline.Stop()
@@ -175,23 +178,23 @@ func (g *guest) run(ctx context.Context, cfg Config) (res Result, err error) {
 				continue
 			}
 			if grace != nil {
-				return res, fmt.Errorf("vm: %w (%v)", ErrDeadline, cfg.Timeout)
+				return res, fmt.Errorf("%w (%v)", ErrDeadline, cfg.Timeout)
 			}
 			return g.outcome(res, e)
 		case <-boot.C:
-			return res, fmt.Errorf("vm: %w: nothing heard for %v", ErrBoot, bootTimeout)
+			return res, fmt.Errorf("%w: nothing heard for %v", ErrBoot, bootTimeout)
 		case <-deadline.C:
 			if !g.ready {
-				return res, fmt.Errorf("vm: %w (%v), before the program was started", ErrDeadline, cfg.Timeout)
+				return res, fmt.Errorf("%w (%v), before the program was started", ErrDeadline, cfg.Timeout)
 			}
 			s.quit()
 			grace = time.After(quitGrace)
 		case <-grace:
-			return res, fmt.Errorf("vm: %w (%v)", ErrDeadline, cfg.Timeout)
+			return res, fmt.Errorf("%w (%v)", ErrDeadline, cfg.Timeout)
 		case <-cfg.Quit:
 			s.quit()
 		case <-ctx.Done():
-			return res, fmt.Errorf("vm: %w", context.Cause(ctx))
+			return res, fmt.Errorf("%w", context.Cause(ctx))
 		}
 	}
 }
@@ -204,24 +207,27 @@ func (g *guest) outcome(res Result, e sessionEvent) (Result, error) {
 	}
 	switch {
 	case errors.Is(e.err, ErrOutput):
-		return res, fmt.Errorf("vm: %w", e.err)
+		return res, fmt.Errorf("%w", e.err)
 	case e.err != nil:
-		return res, fmt.Errorf("vm: %w: %w", rig, e.err)
+		return res, fmt.Errorf("%w: %w", rig, e.err)
 	case e.result.Fault != "":
-		return res, fmt.Errorf("vm: %w: %s", rig, e.result.Fault)
+		return res, fmt.Errorf("%w: %s", rig, e.result.Fault)
 	case e.result.NotStarted != "":
-		return res, fmt.Errorf("vm: %w: %s", ErrStart, e.result.NotStarted)
+		return res, fmt.Errorf("%w: %s", ErrStart, e.result.NotStarted)
 	}
 	res.ExitCode = e.result.ExitCode
 	return res, nil
 }
 
-// stop ends QEMU and returns its console. There is nothing to be saved in the
-// guest: its disk is memory, and what counts has arrived.
-func (g *guest) stop() []byte {
-	g.kill()
+// close waits for the end of QEMU and of all that reads from it, and returns the
+// console. A Stdout that takes nothing must not hold up a run past its deadline.
+func (g *guest) close(s *session) []byte {
 	<-g.exited
 	<-g.logged
+	select {
+	case <-s.ended:
+	case <-time.After(drainGrace):
+	}
 	g.control.Close()
 	g.console.Close()
 	return g.log.buf

@@ -59,15 +59,15 @@ func Setup(ctx context.Context, out io.Writer) error {
 // lockCache lets one setup at a time work; the lock ends with the process.
 func lockCache(cache string) (unlock func(), err error) {
 	if err := os.MkdirAll(cache, 0o755); err != nil {
-		return nil, fmt.Errorf("vm: cache: %w", err)
+		return nil, fmt.Errorf("cache: %w", err)
 	}
 	f, err := os.OpenFile(filepath.Join(cache, "setup.lock"), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
-		return nil, fmt.Errorf("vm: cache: %w", err)
+		return nil, fmt.Errorf("cache: %w", err)
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
 		f.Close()
-		return nil, fmt.Errorf("vm: lock the cache: %w", err)
+		return nil, fmt.Errorf("lock the cache: %w", err)
 	}
 	return func() { f.Close() }, nil
 }
@@ -81,7 +81,7 @@ type setup struct {
 
 func (s *setup) installPackages() error {
 	if _, err := exec.LookPath("dpkg-query"); err != nil {
-		return fmt.Errorf("vm: %w; install by other means: %s", ErrNoApt, packageNames())
+		return fmt.Errorf("%w; install by other means: %s", ErrNoApt, packageNames())
 	}
 	var missing []string
 	for _, p := range packages {
@@ -96,7 +96,7 @@ func (s *setup) installPackages() error {
 		fmt.Fprintln(s.out, "all packages are installed:", packageNames())
 		return nil
 	case os.Geteuid() != 0:
-		return fmt.Errorf("vm: %w; as root: apt-get install --no-install-recommends %s",
+		return fmt.Errorf("%w; as root: apt-get install --no-install-recommends %s",
 			ErrNotRoot, strings.Join(missing, " "))
 	}
 	s.update()
@@ -135,7 +135,7 @@ func (s *setup) apt(dir string, args ...string) error {
 	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
 	cmd.Stdout, cmd.Stderr = s.out, s.out
 	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("vm: apt-get %s: %w", strings.Join(args, " "), err)
+		return fmt.Errorf("apt-get %s: %w", strings.Join(args, " "), err)
 	}
 	return nil
 }
@@ -159,11 +159,11 @@ func (s *setup) fetchKernel(cache string) error {
 	fmt.Fprintf(s.out, "to download: %s %s (70 MB), the guest's kernel; unpacked to %s, not installed\n",
 		name, version, cache)
 	if err := os.MkdirAll(filepath.Join(cache, kernelDir), 0o755); err != nil {
-		return fmt.Errorf("vm: cache: %w", err)
+		return fmt.Errorf("cache: %w", err)
 	}
 	tmp, err := os.MkdirTemp(cache, ".kernel-*")
 	if err != nil {
-		return fmt.Errorf("vm: cache: %w", err)
+		return fmt.Errorf("cache: %w", err)
 	}
 	defer os.RemoveAll(tmp)
 	if err := s.apt(tmp, "download", "-q", name+"="+version); err != nil {
@@ -171,14 +171,14 @@ func (s *setup) fetchKernel(cache string) error {
 	}
 	debs, _ := filepath.Glob(filepath.Join(tmp, "*.deb"))
 	if len(debs) != 1 {
-		return fmt.Errorf("vm: apt-get download left %d packages, want 1", len(debs))
+		return fmt.Errorf("apt-get download left %d packages, want 1", len(debs))
 	}
 	unpacked := filepath.Join(tmp, "unpacked")
 	if text, err := exec.CommandContext(s.ctx, "dpkg-deb", "-x", debs[0], unpacked).CombinedOutput(); err != nil {
-		return fmt.Errorf("vm: unpack %s: %w: %s", debs[0], err, text)
+		return fmt.Errorf("unpack %s: %w: %s", debs[0], err, text)
 	}
 	if err := os.Chmod(unpacked, 0o755); err != nil {
-		return fmt.Errorf("vm: cache: %w", err)
+		return fmt.Errorf("cache: %w", err)
 	}
 	return os.Rename(unpacked, filepath.Join(cache, kernelDir, name+"_"+version))
 }
@@ -187,7 +187,7 @@ func (s *setup) fetchKernel(cache string) error {
 func currentKernel(ctx context.Context) (name, version string, err error) {
 	text, err := exec.CommandContext(ctx, "apt-cache", "show", "--no-all-versions", kernelPackage).Output()
 	if err != nil {
-		return "", "", fmt.Errorf("vm: apt knows no package %s (Debian only; are its lists empty?): %w", kernelPackage, err)
+		return "", "", fmt.Errorf("apt knows no package %s (Debian only; are its lists empty?): %w", kernelPackage, err)
 	}
 	return parseKernelDepends(string(text))
 }
@@ -198,7 +198,7 @@ var kernelDepends = regexp.MustCompile(`(?m)^Depends: .*?(linux-image-[0-9][^ ,]
 func parseKernelDepends(text string) (name, version string, err error) {
 	m := kernelDepends.FindStringSubmatch(text)
 	if m == nil {
-		return "", "", fmt.Errorf("vm: package %s depends on no linux-image of one version:\n%s", kernelPackage, text)
+		return "", "", fmt.Errorf("package %s depends on no linux-image of one version:\n%s", kernelPackage, text)
 	}
 	return m[1], m[2], nil
 }
