@@ -32,6 +32,7 @@ type link struct {
 	wake chan struct{}
 	done chan struct{}
 	dead atomic.Bool // as state.dead, for the reader
+	busy atomic.Bool // frames come in many at a time
 
 	counters counters
 	out      outgoing // of the holder of the flush flag
@@ -46,6 +47,7 @@ type state struct {
 	queue    []*frame // committed, in order
 	flushing bool     // the flush flag
 	handed   bool     // its holder left it to the writer
+	corked   bool     // the reader will see to it that frames leave
 	broken   bool     // nothing can be written any more
 	dead     bool
 	err      error // why; nil: regular end here
@@ -148,14 +150,15 @@ func (l *link) wakeWriter() {
 func (l *link) write() {
 	for range l.wake {
 		l.mu.Lock()
-		handed, end := l.state.handed, l.state.dead && !l.state.flushing
+		flush := l.state.handed || l.state.dead && l.takeFlag()
+		end := l.state.dead && !l.state.flushing
 		l.state.handed = false
 		if end {
 			l.state.flushing = true // for ever
 		}
 		l.mu.Unlock()
 		switch {
-		case handed:
+		case flush:
 			l.flush(true)
 		case end:
 			l.tearDown()

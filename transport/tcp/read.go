@@ -18,6 +18,10 @@ const (
 	// past the buffer, in bytes. Below, copying is cheaper than to read
 	// without what follows the payload.
 	directRead = 8 << 10
+
+	// maxCorked is how many frames are delivered before what was committed
+	// meanwhile leaves.
+	maxCorked = 16
 )
 
 // putSum writes the payload sum behind n bytes of payload.
@@ -30,13 +34,23 @@ type parser struct {
 	src   io.Reader
 	recv  transport.Receiver
 	seq   *transport.Sequence
-	epoch uint64       // 0: that of the first frame is adopted
-	adopt func(uint64) // told of it
-	stop  func() bool  // nothing more is to be delivered
-	count *counters    // of what came
-	h     wire.Header  // of the frame at hand
-	buf   []byte       // read, not yet parsed: buf[r:w]
+	owner owner
+	epoch uint64      // 0: that of the first frame is adopted
+	count *counters   // of what came
+	h     wire.Header // of the frame at hand
+	buf   []byte      // read, not yet parsed: buf[r:w]
 	r, w  int
+
+	corked bool
+}
+
+// owner is what a parser wants of its link.
+type owner interface {
+	adopt(epoch uint64)   // the first frame named the epoch
+	stopped() bool        // nothing more is to be delivered
+	cork()                // many frames are about to be delivered
+	uncork()              // after cork
+	delivered(frames int) // so many were, of one read
 }
 
 // read is the goroutine that delivers.
@@ -45,10 +59,11 @@ func (l *link) read(recv transport.Receiver, epoch uint64, done chan<- struct{})
 	buf := pool.Get(readSize)
 	defer buf.Release()
 	p := parser{
-		src: l.conn, recv: recv, seq: &l.seq, epoch: epoch,
-		adopt: l.adopt, stop: l.dead.Load, count: &l.counters, buf: buf.Bytes(),
+		src: l.conn, recv: recv, seq: &l.seq, owner: l,
+		epoch: epoch, count: &l.counters, buf: buf.Bytes(),
 	}
 	err := p.run()
+	l.uncork()
 	if !l.dead.Load() {
 		l.shut(err)
 		return
@@ -70,18 +85,34 @@ func (l *link) adopt(epoch uint64) {
 	}
 }
 
+func (l *link) stopped() bool { return l.dead.Load() }
+
+// delivered notes whether the peer has several callers at a time.
+func (l *link) delivered(frames int) {
+	if busy := frames > 1; busy != l.busy.Load() {
+		l.busy.Store(busy)
+	}
+}
+
 var errStopped = errors.New("tcp: stopped")
 
 // run delivers frames until the stream ends: io.EOF between two frames.
 func (p *parser) run() error {
 	for {
-		for p.w-p.r >= wire.HeaderSize {
-			if p.stop() {
+		n := 0
+		for ; p.w-p.r >= wire.HeaderSize; n++ {
+			if p.owner.stopped() {
 				return errStopped
+			}
+			if n%maxCorked == 0 {
+				p.uncork()
 			}
 			if err := p.frame(); err != nil {
 				return err
 			}
+		}
+		if n > 0 {
+			p.owner.delivered(n)
 		}
 		got := p.w - p.r
 		if err := p.fill(); err != nil {
@@ -90,21 +121,36 @@ func (p *parser) run() error {
 	}
 }
 
+func (p *parser) uncork() {
+	if p.corked {
+		p.corked = false
+		p.owner.uncork()
+	}
+}
+
 // fill reads more into the buffer, which is never full then.
 func (p *parser) fill() error {
 	p.w = copy(p.buf, p.buf[p.r:p.w])
 	p.r = 0
-	n, err := p.src.Read(p.buf[p.w:])
+	n, err := p.read(p.buf[p.w:])
 	p.w += n
+	return err
+}
+
+// read reads some bytes, or says why not. What was committed leaves before,
+// for the peer may wait for it.
+func (p *parser) read(b []byte) (int, error) {
+	p.uncork()
+	n, err := p.src.Read(b)
 	if n > 0 {
 		p.count.recvBatches.Add(1)
 		p.count.bytesReceived.Add(uint64(n))
-		return nil // an error comes again
+		return n, nil // an error comes again
 	}
 	if err == nil {
 		err = io.ErrNoProgress
 	}
-	return err
+	return 0, err
 }
 
 // truncated makes the end of the stream within a frame a fault of the frame.
@@ -123,6 +169,10 @@ func (p *parser) frame() error {
 	}
 	if err := p.check(h); err != nil {
 		return err
+	}
+	if !p.corked && p.w-p.r > h.FrameSize() {
+		p.corked = true
+		p.owner.cork()
 	}
 	p.r += wire.HeaderSize
 	if h.Length > 0 {
@@ -143,7 +193,7 @@ func (p *parser) check(h *wire.Header) error {
 		return &wire.ParseError{Field: "epoch", Got: 0, Want: "another value than 0"}
 	case p.epoch == 0:
 		p.epoch = h.Epoch
-		p.adopt(h.Epoch)
+		p.owner.adopt(h.Epoch)
 	case h.Epoch != p.epoch:
 		return &wire.ParseError{Field: "epoch", Got: h.Epoch, Want: fmt.Sprintf("%#x, that of the link", p.epoch)}
 	}
@@ -176,26 +226,21 @@ func (p *parser) payload(h *wire.Header) error {
 
 // get moves the next len(dst) bytes of the stream to dst.
 func (p *parser) get(dst []byte) error {
-	got := copy(dst, p.buf[p.r:p.w])
-	p.r += got
-	for got < len(dst) {
+	for got := 0; ; {
+		n := copy(dst[got:], p.buf[p.r:p.w])
+		p.r += n
+		if got += n; got == len(dst) {
+			return nil
+		}
 		var err error
-		if n := 0; len(dst)-got >= directRead {
-			n, err = p.src.Read(dst[got:])
+		if len(dst)-got >= directRead {
+			n, err = p.read(dst[got:])
 			got += n
-			p.count.recvBatches.Add(1)
-			p.count.bytesReceived.Add(uint64(n))
-			if n > 0 {
-				err = nil
-			}
-		} else if err = p.fill(); err == nil {
-			n = copy(dst[got:], p.buf[p.r:p.w])
-			got += n
-			p.r += n
+		} else {
+			err = p.fill()
 		}
 		if err != nil {
 			return p.truncated(err, wire.HeaderSize+got, p.h.FrameSize())
 		}
 	}
-	return nil
 }
