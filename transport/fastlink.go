@@ -3,11 +3,15 @@ package transport
 import (
 	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/verbena-rpc/verbena/transport/wire"
 )
+
+// errEnded is what step says when the session has ended, before or by it.
+var errEnded = errors.New("transport: session ended")
 
 // step tells the attempt what happened and does what it answers.
 func (s *Session) step(ev attemptEvent) error {
@@ -18,7 +22,7 @@ func (s *Session) step(ev attemptEvent) error {
 
 func (s *Session) stepLocked(ev attemptEvent) error {
 	if s.err != nil {
-		return s.err
+		return errEnded
 	}
 	todo, err := s.attempt.on(ev)
 	for _, act := range todo {
@@ -32,7 +36,7 @@ func (s *Session) stepLocked(ev attemptEvent) error {
 		}
 	}
 	if err == nil && s.err != nil {
-		err = s.err
+		err = errEnded
 	}
 	return err
 }

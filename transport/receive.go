@@ -21,24 +21,35 @@ type receiver struct {
 
 // Land implements Receiver.
 func (r *receiver) Land(h *wire.Header) ([]byte, error) {
-	if !h.Kind.InLane() {
-		// Length is bounded by the rules of the kind.
-		if n := int(h.Length); cap(r.scratch) < n {
-			r.scratch = make([]byte, n)
+	if h.Kind.InLane() {
+		err := r.openLane()
+		if err == nil {
+			l := &r.s.lane
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			return l.parts.land(h)
 		}
-		return r.scratch[:h.Length], nil
+		if err != errEnded {
+			return nil, err
+		}
 	}
-	if err := r.openLane(); err != nil {
-		return nil, err
+	// Length is bounded by the rules of the kind, or by the link.
+	if n := int(h.Length); cap(r.scratch) < n {
+		r.scratch = make([]byte, n)
 	}
-	l := &r.s.lane
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.parts.land(h)
+	return r.scratch[:h.Length], nil
 }
 
 // Frame implements Receiver.
 func (r *receiver) Frame(h *wire.Header) error {
+	err := r.frame(h)
+	if err == errEnded {
+		return nil // the session closes the link when it has said why
+	}
+	return err
+}
+
+func (r *receiver) frame(h *wire.Header) error {
 	if !h.Kind.InLane() {
 		return r.own(h, r.scratch[:h.Length])
 	}
