@@ -1,0 +1,141 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// The test binary is also the server process that run starts.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "server" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+func TestRunMeasuresEveryCell(t *testing.T) {
+	for _, codec := range []string{"proto", "raw"} {
+		path := filepath.Join(t.TempDir(), "out.json")
+		err := dispatch(t.Context(), []string{
+			"run", "-sizes", "0,64,100K", "-callers", "1,8", "-duration", "50ms", "-warmup", "10ms", "-rounds", "2",
+			"-codec", codec, "-json", path,
+		})
+		require.NoError(t, err)
+		b, err := os.ReadFile(path)
+		require.NoError(t, err)
+		var r report
+		require.NoError(t, json.Unmarshal(b, &r))
+		require.Len(t, r.Rows, 2*3*2, "two transports, three sizes, two numbers of callers")
+		for _, c := range r.Rows {
+			require.NotEmpty(t, c.Transport)
+			if c.Transport == "tcp" {
+				require.NotEmpty(t, c.Reason)
+			}
+			require.Equal(t, 2, c.Rounds)
+			require.Positive(t, c.Calls, "%+v", c)
+			require.LessOrEqual(t, c.P50, c.P99)
+			require.LessOrEqual(t, c.P99, c.P999)
+		}
+	}
+}
+
+func TestBadFlags(t *testing.T) {
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"run", "-sizes", ""}, ""}, // usage, printed by package flag
+		{[]string{"run", "-callers", "0"}, "-callers has 0"},
+		{[]string{"run", "-sizes", "64M"}, "-sizes has 67108864"},
+		{[]string{"run", "-duration", "-1s"}, "-duration is -1s"},
+		{[]string{"run", "-rounds", "0"}, "-rounds is 0"},
+		{[]string{"run", "-codec", "xml"}, `-codec is "xml"`},
+		{[]string{"run", "-transport", "smoke"}, `-transport is "smoke"`},
+		{[]string{"run", "-port", "300"}, "-port is 300"},
+		{[]string{"run", "-poll", "often"}, `-poll is "often"`},
+		{[]string{"run", "-slot", "100"}, "SlotSize"},
+		{[]string{"run", "spare"}, `got "spare"`},
+		{[]string{"client", "-addr", "127.0.0.1:1"}, "127.0.0.1:1"},
+	} {
+		err := dispatch(context.Background(), test.args)
+		require.Error(t, err, test.args)
+		require.Contains(t, err.Error(), test.want, test.args)
+	}
+}
+
+func TestSizesRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		in := ints(rapid.SliceOfN(rapid.IntRange(0, 1<<30), 1, 8).Draw(t, "sizes"))
+		var out ints
+		require.NoError(t, out.Set(in.String()))
+		require.Equal(t, in, out)
+	})
+	var v ints
+	require.NoError(t, v.Set("64, 4K,1M"))
+	require.Equal(t, ints{64, 4096, 1 << 20}, v)
+	require.Error(t, v.Set("2048M"))
+	require.Error(t, v.Set("9999999999999999999"))
+}
+
+func TestSettingsReachTheServer(t *testing.T) {
+	in := settings{transport: "rdma", device: "mlx5_0", port: 2, gidIndex: 3, mtu: 1024, poll: "busy", sqDepth: 64, rqDepth: 32, slot: 4096, sum: true}
+	var out settings
+	fs := flag.NewFlagSet("test", flag.ContinueOnError)
+	out.register(fs)
+	require.NoError(t, fs.Parse(in.args()))
+	require.Equal(t, in, out)
+}
+
+func TestPerftestTable(t *testing.T) {
+	lat := " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]\n 64      1000          23.28          53879.56      24.71    \t       590.37\n"
+	v, err := tableColumn(bytes.NewBufferString("noise\n"+lat), 4)
+	require.NoError(t, err)
+	require.Equal(t, 24.71, v)
+	_, err = tableColumn(bytes.NewBufferString("Couldn't connect\n"), 4)
+	require.Error(t, err)
+}
+
+func TestMedianIsPerFigure(t *testing.T) {
+	got := median([]sample{{Calls: 1, P50: 3, P99: 10}, {Calls: 2, P50: 1, P99: 30}, {Calls: 3, P50: 2, P99: 20}})
+	require.Equal(t, sample{Calls: 6, P50: 2, P99: 20}, got)
+}
+
+// Each floor of -check is noticed when it is missed, alone.
+func TestCheckNamesTheFloor(t *testing.T) {
+	good := func() *report {
+		return &report{
+			Perftest: &perftest{SendLat: 25, SendRate: 10_000},
+			Rows: []row{
+				{Transport: "rdma", Size: perftestSize, Callers: 1, sample: sample{P50: 150}},
+				{Transport: "rdma", Size: perftestSize, Callers: 64, sample: sample{CallsPerSec: 2500}},
+			},
+		}
+	}
+	require.Empty(t, good().check())
+	for want, spoil := range map[string]func(r *report){
+		"perftest did not run":      func(r *report) { r.Perftest = nil },
+		"p50 of one caller is 3.02": func(r *report) { r.Rows[0].P50 = 151 },
+		"64 callers send 0.48":      func(r *report) { r.Rows[1].CallsPerSec = 2400 },
+		"no cell of one caller":     func(r *report) { r.Rows[0].Transport = "tcp" },
+		"no cell of 64 callers":     func(r *report) { r.Rows[1].Size = 128 },
+		"allocates 5.0 + 0.0":       func(r *report) { r.Rows[0].ClientObjects = 5 },
+		"allocates 0.0 + 4.5":       func(r *report) { r.Rows[1].ServerObjects = 4.5 },
+	} {
+		r := good()
+		spoil(r)
+		short := r.check()
+		require.Len(t, short, 1, want)
+		require.Contains(t, short[0], want)
+		require.NoError(t, r.writeTable(io.Discard))
+	}
+}

@@ -1,0 +1,201 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// report is everything a run has found; it is what -json writes.
+type report struct {
+	Time     time.Time `json:"time"`
+	Go       string    `json:"go"`
+	System   string    `json:"system"`
+	CPUs     int       `json:"cpus"`
+	Rows     []row     `json:"rows"`
+	Perftest *perftest `json:"perftest,omitempty"`
+	NoPeer   string    `json:"no_perftest,omitempty"` // why perftest did not run
+}
+
+func newReport() *report {
+	return &report{Time: time.Now().UTC(), Go: runtime.Version(), System: systemName(), CPUs: runtime.NumCPU()}
+}
+
+// row is one cell of the table: medians over the rounds.
+type row struct {
+	Transport string `json:"transport"` // the link that really carried the calls
+	Reason    string `json:"reason,omitempty"`
+	Device    string `json:"device,omitempty"`
+	MTU       int    `json:"mtu,omitempty"`
+	Codec     string `json:"codec"`
+	Size      int    `json:"size_bytes"`
+	Callers   int    `json:"callers"`
+	Rounds    int    `json:"rounds"`
+	sample
+}
+
+// sample is what one round of a cell showed, per call where not said otherwise.
+type sample struct {
+	Calls         int64   `json:"calls"`
+	CallsPerSec   float64 `json:"calls_per_second"`
+	P50           float64 `json:"p50_us"`
+	P99           float64 `json:"p99_us"`
+	P999          float64 `json:"p999_us"`
+	ClientObjects float64 `json:"client_objects_per_call"`
+	ServerObjects float64 `json:"server_objects_per_call"`
+	ClientCPU     float64 `json:"client_cpu_us_per_call"`
+	ServerCPU     float64 `json:"server_cpu_us_per_call"`
+	Batches       float64 `json:"client_batches_per_call"` // posts and polls that brought something (rdma), system calls (tcp)
+}
+
+// median takes the median of every figure over the rounds of a cell.
+func median(samples []sample) sample {
+	mid := func(field func(*sample) float64) float64 {
+		values := make([]float64, len(samples))
+		for i := range samples {
+			values[i] = field(&samples[i])
+		}
+		slices.Sort(values)
+		return values[len(values)/2]
+	}
+	var calls int64
+	for _, s := range samples {
+		calls += s.Calls
+	}
+	return sample{
+		Calls:         calls,
+		CallsPerSec:   mid(func(s *sample) float64 { return s.CallsPerSec }),
+		P50:           mid(func(s *sample) float64 { return s.P50 }),
+		P99:           mid(func(s *sample) float64 { return s.P99 }),
+		P999:          mid(func(s *sample) float64 { return s.P999 }),
+		ClientObjects: mid(func(s *sample) float64 { return s.ClientObjects }),
+		ServerObjects: mid(func(s *sample) float64 { return s.ServerObjects }),
+		ClientCPU:     mid(func(s *sample) float64 { return s.ClientCPU }),
+		ServerCPU:     mid(func(s *sample) float64 { return s.ServerCPU }),
+		Batches:       mid(func(s *sample) float64 { return s.Batches }),
+	}
+}
+
+func (r *report) find(transport string, size, callers int) *row {
+	for i := range r.Rows {
+		c := &r.Rows[i]
+		if c.Transport == transport && c.Size == size && c.Callers == callers {
+			return c
+		}
+	}
+	return nil
+}
+
+func (r *report) writeJSON(path string) error {
+	b, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, append(b, '\n'), 0o644)
+}
+
+// writeTable prints the cells, then perftest and the ratios to it.
+func (r *report) writeTable(w io.Writer) error {
+	slices.SortStableFunc(r.Rows, func(a, b row) int {
+		return cmp.Or(cmp.Compare(a.Size, b.Size), cmp.Compare(a.Callers, b.Callers), cmp.Compare(a.Transport, b.Transport))
+	})
+	fmt.Fprintf(w, "\nEcho calls (%s), %s, %d CPUs, %s\n\n", strings.Join(r.codecs(), ", "), r.System, r.CPUs, r.Go)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "size\tcallers\tlink\tcalls/s\tp50 µs\tp99 µs\tp99.9 µs\tobjects c+s\tCPU µs c+s\tbatches\t")
+	for _, c := range r.Rows {
+		fmt.Fprintf(t, "%s\t%d\t%s\t%.0f\t%.1f\t%.1f\t%.1f\t%.1f + %.1f\t%.1f + %.1f\t%.2f\t\n",
+			formatSize(c.Size), c.Callers, c.Transport, c.CallsPerSec, c.P50, c.P99, c.P999,
+			c.ClientObjects, c.ServerObjects, c.ClientCPU, c.ServerCPU, c.Batches)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	r.writeLinks(w)
+	r.writePerftest(w)
+	return nil
+}
+
+func (r *report) codecs() []string {
+	var names []string
+	for _, c := range r.Rows {
+		if !slices.Contains(names, c.Codec) {
+			names = append(names, c.Codec)
+		}
+	}
+	return names
+}
+
+// writeLinks says once for each transport what carried the calls and why.
+func (r *report) writeLinks(w io.Writer) {
+	seen := map[string]bool{}
+	fmt.Fprintln(w)
+	for _, c := range r.Rows {
+		line := "link " + c.Transport
+		if c.Device != "" {
+			line += fmt.Sprintf(": %s, path MTU %d", c.Device, c.MTU)
+		}
+		if c.Reason != "" {
+			line += ": not rdma: " + c.Reason
+		}
+		if !seen[line] {
+			seen[line] = true
+			fmt.Fprintln(w, line)
+		}
+	}
+}
+
+func (r *report) writePerftest(w io.Writer) {
+	if r.Perftest == nil {
+		fmt.Fprintf(w, "perftest: not run: %s\n", cmp.Or(r.NoPeer, "no reason known"))
+		return
+	}
+	p := r.Perftest
+	fmt.Fprintf(w, "perftest in the same run (%d B): ib_send_lat %.1f µs (a round trip is %.1f), ib_send_bw %.0f messages/s\n",
+		perftestSize, p.SendLat, 2*p.SendLat, p.SendRate)
+	for _, c := range r.Rows {
+		if c.Size != perftestSize || c.Transport != "rdma" {
+			continue
+		}
+		fmt.Fprintf(w, "  %3d callers: p50 is %.2f round trips of ib_send_lat; %.2f of ib_send_bw's messages (a call is two)\n",
+			c.Callers, c.P50/(2*p.SendLat), 2*c.CallsPerSec/p.SendRate)
+	}
+}
+
+// Floors that -check holds, in the same run: see docs/architecture.md.
+const (
+	maxLatencyRatio = 3.0 // p50 of one caller in round trips of ib_send_lat
+	minRateRatio    = 0.5 // messages/s of 64 callers in those of ib_send_bw
+	maxObjects      = 4.0 // heap objects per call and side
+)
+
+// check names each floor that the run did not reach.
+func (r *report) check() []string {
+	if r.Perftest == nil {
+		return []string{"perftest did not run: " + r.NoPeer}
+	}
+	var short []string
+	if c := r.find("rdma", perftestSize, 1); c == nil {
+		short = append(short, "no cell of one caller over rdma")
+	} else if ratio := c.P50 / (2 * r.Perftest.SendLat); ratio > maxLatencyRatio {
+		short = append(short, fmt.Sprintf("p50 of one caller is %.2f round trips of ib_send_lat, at most %.1f expected", ratio, maxLatencyRatio))
+	}
+	if c := r.find("rdma", perftestSize, 64); c == nil {
+		short = append(short, "no cell of 64 callers over rdma")
+	} else if ratio := 2 * c.CallsPerSec / r.Perftest.SendRate; ratio < minRateRatio {
+		short = append(short, fmt.Sprintf("64 callers send %.2f of ib_send_bw's messages, at least %.1f expected", ratio, minRateRatio))
+	}
+	for _, c := range r.Rows {
+		if c.Size == perftestSize && (c.ClientObjects > maxObjects || c.ServerObjects > maxObjects) {
+			short = append(short, fmt.Sprintf("%s with %d callers allocates %.1f + %.1f objects per call, at most %.0f on each side expected",
+				c.Transport, c.Callers, c.ClientObjects, c.ServerObjects, maxObjects))
+		}
+	}
+	return short
+}

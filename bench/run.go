@@ -1,0 +1,191 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+// runCommand measures with both processes on this machine: this one is the
+// client, a child the server. Rounds are interleaved: perftest, then every
+// cell over every transport, then again, so that a noisy moment hits all alike.
+func runCommand(ctx context.Context, args []string) error {
+	var (
+		s settings
+		l load
+	)
+	fs := flag.NewFlagSet("bench run", flag.ContinueOnError)
+	jsonPath := fs.String("json", "", "write the report to this `file`")
+	quick := fs.Bool("quick", false, "64 B and 4 KiB, 1 and 64 callers, three short rounds")
+	check := fs.Bool("check", false, "fail unless the floors against perftest hold")
+	s.register(fs)
+	l.register(fs)
+	if err := parse(fs, args); err != nil {
+		return err
+	}
+	if *quick {
+		l.sizes, l.callers = ints{64, 4 << 10}, ints{1, 64}
+		l.duration, l.rounds = time.Second, 3
+	}
+	if err := errors.Join(s.validate(), l.validate()); err != nil {
+		return err
+	}
+	stopProfile, err := s.startProfile()
+	if err != nil {
+		return err
+	}
+	defer stopProfile()
+
+	ends, noPeer := findPeers()
+	addr, local := "127.0.0.1:0", ""
+	if noPeer == nil {
+		addr, local = ends.server.addr+":0", ends.client.addr
+	}
+	server, err := startServer(ctx, s, addr)
+	if err != nil {
+		return err
+	}
+	defer server.stop()
+
+	subjects, err := connect(ctx, s, l, local, server.addr)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		for _, sub := range subjects {
+			sub.client.close()
+		}
+	}()
+
+	r := newReport()
+	if noPeer != nil {
+		r.NoPeer = noPeer.Error()
+	} else {
+		r.Perftest = &perftest{}
+	}
+	for round := range l.rounds {
+		if err := measureRound(ctx, r, ends, subjects, l, round); err != nil {
+			return err
+		}
+	}
+	progress("")
+	for _, sub := range subjects {
+		for _, cell := range sub.cells {
+			r.Rows = append(r.Rows, cell.row(sub.client, l))
+		}
+	}
+	if err := finish(r, *jsonPath); err != nil {
+		return err
+	}
+	if short := r.check(); *check && len(short) > 0 {
+		return fmt.Errorf("below the floor: %s", strings.Join(short, "; "))
+	}
+	return nil
+}
+
+// subject is one transport under measurement.
+type subject struct {
+	client *client
+	cells  []*cell
+}
+
+// connect dials once for each transport that settings ask for.
+func connect(ctx context.Context, s settings, l load, local, addr string) ([]subject, error) {
+	kinds := []string{s.transport}
+	if s.transport == "auto" {
+		kinds = []string{"auto", "tcp"}
+	}
+	var subjects []subject
+	for _, kind := range kinds {
+		s.transport = kind
+		c, err := dial(ctx, s, local, addr)
+		if err != nil {
+			return nil, err
+		}
+		subjects = append(subjects, subject{client: c, cells: newCells(l)})
+	}
+	return subjects, nil
+}
+
+func measureRound(ctx context.Context, r *report, ends peers, subjects []subject, l load, round int) error {
+	if r.Perftest != nil {
+		progress("round %d/%d: perftest", round+1, l.rounds)
+		if err := r.Perftest.round(ctx, ends); err != nil {
+			r.Perftest, r.NoPeer = nil, err.Error()
+		}
+	}
+	for i := range subjects[0].cells {
+		for _, sub := range subjects {
+			cell := sub.cells[i]
+			progress("round %d/%d: %s, %d callers over %v", round+1, l.rounds,
+				formatSize(cell.size), cell.callers, sub.client.conn.Transport().Kind)
+			if err := cell.measure(ctx, sub.client, l); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// serverProcess is a child that serves. It ends when its standard input does:
+// by stop, or when this process dies.
+type serverProcess struct {
+	addr  string
+	cmd   *exec.Cmd
+	stdin io.Closer
+}
+
+func startServer(ctx context.Context, s settings, listen string) (*serverProcess, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	s.transport = "auto" // the client decides
+	if s.profile != "" {
+		s.profile += ".server"
+	}
+	cmd := exec.CommandContext(ctx, self, append([]string{"server", "-listen", listen, "-until-stdin-ends"}, s.args()...)...)
+	cmd.Stderr = os.Stderr
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	p := &serverProcess{cmd: cmd, stdin: stdin}
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	addr, ok := strings.CutPrefix(strings.TrimSpace(line), "listening on ")
+	if err != nil || !ok {
+		p.stop()
+		return nil, fmt.Errorf("the server did not start: it said %q", line)
+	}
+	p.addr = addr
+	return p, nil
+}
+
+func (p *serverProcess) stop() {
+	_ = p.stdin.Close()
+	if err := p.cmd.Wait(); err != nil {
+		fmt.Fprintln(os.Stderr, "bench: server:", err)
+	}
+}
+
+// progress shows what is being done, on a terminal only; "" wipes it.
+func progress(format string, args ...any) {
+	if info, err := os.Stderr.Stat(); err != nil || info.Mode()&os.ModeCharDevice == 0 {
+		return
+	}
+	fmt.Fprintf(os.Stderr, "\r\033[K"+format, args...)
+}

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package main
+
+import "runtime"
+
+func systemName() string { return runtime.GOOS }
