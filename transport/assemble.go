@@ -12,8 +12,14 @@ const (
 	// bytes: a chunk of a TCP link.
 	firstPart = 64 << 10
 
+	// growth is how many times what has arrived is allocated for a message
+	// that outgrows its memory. Growing copies, and all else waits for it:
+	// with 8 senders of 16 MiB, small calls had a p99 of 54 ms at 2, of 11 ms
+	// at 4, and of 12 ms where all was allocated at once.
+	growth = 4
+
 	// maxSlack bounds what one lane allocates beyond the bytes that arrived,
-	// besides the doubling of large messages. One message of up to 1 MiB thus
+	// besides the growth of large messages. One message of up to 1 MiB thus
 	// gets its memory at once and is never copied.
 	maxSlack = 1 << 20
 )
@@ -172,7 +178,7 @@ func (a *assembler) first(key partKey, p *part, h *wire.Header) (*part, error) {
 }
 
 // grow makes room for need bytes: all of the message if the lane's slack
-// allows it, else by doubling what arrived.
+// allows it, else a multiple of what arrived.
 func (a *assembler) grow(p *part, need int) {
 	had := 0
 	if p.buf != nil {
@@ -186,7 +192,7 @@ func (a *assembler) grow(p *part, need int) {
 	case total-need <= free:
 		want = total
 	case p.arrived > 0:
-		want = min(total, 2*need)
+		want = min(total, max(need, growth*p.arrived))
 	case firstPart-need <= free:
 		want = max(need, firstPart)
 	}

@@ -136,7 +136,7 @@ func TestAssemblerAllocates(t *testing.T) {
 		_, _, err := put(a, h, chunk)
 		require.NoError(t, err)
 		arrived += len(chunk)
-		require.LessOrEqual(t, held(), maxSlack+2*arrived)
+		require.LessOrEqual(t, held(), maxSlack+growth*arrived)
 	}
 }
 
@@ -295,7 +295,7 @@ func FuzzAssembler(f *testing.F) {
 					held += p.buf.Cap()
 				}
 			}
-			if held > maxSlack+2*arrived+64*len(a.parts) {
+			if held > maxSlack+growth*arrived+64*len(a.parts) {
 				t.Fatalf("%d bytes held for %d that arrived", held, arrived)
 			}
 			if len(a.parts) > a.maxParts {

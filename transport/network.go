@@ -27,8 +27,8 @@ type Config struct {
 	PayloadSum bool
 
 	// MaxMessage is the largest message taken in, in bytes. Default 64 MiB,
-	// range 4 KiB to 1 GiB. A session allocates at most twice what has arrived
-	// of a message, and 1 MiB.
+	// range 4 KiB to 1 GiB. A session allocates at most four times what has
+	// arrived of a message, and 1 MiB.
 	MaxMessage int
 
 	// MaxCalls is how many calls of one session this side takes in at once.
