@@ -63,6 +63,7 @@ func TestBadFlags(t *testing.T) {
 		{[]string{"run", "-transport", "smoke"}, `-transport is "smoke"`},
 		{[]string{"run", "-port", "300"}, "-port is 300"},
 		{[]string{"run", "-poll", "often"}, `-poll is "often"`},
+		{[]string{"run", "-procs", "-1"}, "-procs is -1"},
 		{[]string{"run", "-slot", "100"}, "SlotSize"},
 		{[]string{"run", "spare"}, `got "spare"`},
 		{[]string{"client", "-addr", "127.0.0.1:1"}, "127.0.0.1:1"},
@@ -88,7 +89,7 @@ func TestSizesRoundTrip(t *testing.T) {
 }
 
 func TestSettingsReachTheServer(t *testing.T) {
-	in := settings{transport: "rdma", device: "mlx5_0", port: 2, gidIndex: 3, mtu: 1024, poll: "busy", sqDepth: 64, rqDepth: 32, slot: 4096, sum: true}
+	in := settings{transport: "rdma", device: "mlx5_0", port: 2, gidIndex: 3, mtu: 1024, poll: "busy", sqDepth: 64, rqDepth: 32, slot: 4096, sum: true, procs: 3}
 	var out settings
 	fs := flag.NewFlagSet("test", flag.ContinueOnError)
 	out.register(fs)

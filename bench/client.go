@@ -41,20 +41,17 @@ func clientCommand(ctx context.Context, args []string) error {
 	}
 	defer c.close()
 
-	r := newReport()
+	r := newReport(s)
 	r.NoPeer = "it runs beside `bench run`"
 	cells := newCells(l)
 	for round := range l.rounds {
-		for _, cell := range cells {
-			progress("round %d/%d: %s, %d callers over %v", round+1, l.rounds, formatSize(cell.size), cell.callers, c.conn.Transport().Kind)
-			if err := cell.measure(ctx, c, l); err != nil {
-				return err
-			}
+		if err := c.round(ctx, cells, l, round); err != nil {
+			return err
 		}
 	}
 	progress("")
 	for _, cell := range cells {
-		r.Rows = append(r.Rows, cell.row(c, l))
+		r.Rows = append(r.Rows, cell.row(l))
 	}
 	return finish(r, *jsonPath)
 }
@@ -95,6 +92,17 @@ func dial(ctx context.Context, s settings, local, addr string) (*client, error) 
 func (c *client) close() {
 	_ = c.conn.Close()
 	closeFabric(c.network)
+}
+
+// round adds one sample to each cell.
+func (c *client) round(ctx context.Context, cells []*cell, l load, round int) error {
+	for _, cell := range cells {
+		progress("round %d/%d: %s, %d callers over %v", round+1, l.rounds, formatSize(cell.size), cell.callers, c.conn.Transport().Kind)
+		if err := cell.measure(ctx, c, l); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // newCall returns a call with messages of its own, reused from call to call.
@@ -140,6 +148,7 @@ func (c *client) usage(ctx context.Context) (usage, error) {
 type cell struct {
 	size, callers int
 	samples       []sample
+	info          transport.Info // of the last round
 }
 
 func newCells(l load) []*cell {
@@ -167,6 +176,7 @@ func (c *cell) measure(ctx context.Context, cl *client, l load) error {
 	if err != nil {
 		return err
 	}
+	c.info = cl.conn.Transport()
 	perCall := func(n float64) float64 { return n / float64(max(m.AllCalls, 1)) }
 	us := func(q float64) float64 { return float64(m.Latency.ValueAtQuantile(q)) / 1e3 }
 	c.samples = append(c.samples, sample{
@@ -184,13 +194,12 @@ func (c *cell) measure(ctx context.Context, cl *client, l load) error {
 	return nil
 }
 
-func (c *cell) row(cl *client, l load) row {
-	info := cl.conn.Transport()
+func (c *cell) row(l load) row {
 	return row{
-		Transport: info.Kind.String(),
-		Reason:    info.Reason,
-		Device:    info.Link.Device,
-		MTU:       info.Link.MTU,
+		Transport: c.info.Kind.String(),
+		Reason:    c.info.Reason,
+		Device:    c.info.Link.Device,
+		MTU:       c.info.Link.MTU,
 		Codec:     l.codec,
 		Size:      c.size,
 		Callers:   c.callers,

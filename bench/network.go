@@ -19,6 +19,9 @@ func (s *settings) network(local string) (*transport.Network, error) {
 	if err := s.validate(); err != nil {
 		return nil, err
 	}
+	if s.procs > 0 {
+		runtime.GOMAXPROCS(s.procs)
+	}
 	n := &transport.Network{Carrier: &tcp.Carrier{Config: tcp.Config{LocalAddr: local}}}
 	n.Config.PayloadSum = s.sum
 	if s.transport == "tcp" {

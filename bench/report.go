@@ -19,13 +19,18 @@ type report struct {
 	Go       string    `json:"go"`
 	System   string    `json:"system"`
 	CPUs     int       `json:"cpus"`
+	Procs    int       `json:"procs"` // of each process
+	Poll     string    `json:"poll"`
 	Rows     []row     `json:"rows"`
 	Perftest *perftest `json:"perftest,omitempty"`
 	NoPeer   string    `json:"no_perftest,omitempty"` // why perftest did not run
 }
 
-func newReport() *report {
-	return &report{Time: time.Now().UTC(), Go: runtime.Version(), System: systemName(), CPUs: runtime.NumCPU()}
+func newReport(s settings) *report {
+	return &report{
+		Time: time.Now().UTC(), Go: runtime.Version(), System: systemName(), CPUs: runtime.NumCPU(),
+		Procs: runtime.GOMAXPROCS(0), Poll: cmp.Or(s.poll, "adaptive"),
+	}
 }
 
 // row is one cell of the table: medians over the rounds.
@@ -106,7 +111,8 @@ func (r *report) writeTable(w io.Writer) error {
 	slices.SortStableFunc(r.Rows, func(a, b row) int {
 		return cmp.Or(cmp.Compare(a.Size, b.Size), cmp.Compare(a.Callers, b.Callers), cmp.Compare(a.Transport, b.Transport))
 	})
-	fmt.Fprintf(w, "\nEcho calls (%s), %s, %d CPUs, %s\n\n", strings.Join(r.codecs(), ", "), r.System, r.CPUs, r.Go)
+	fmt.Fprintf(w, "\nEcho calls (%s), %s, %d CPUs, %s, GOMAXPROCS %d, polling: %s\n\n",
+		strings.Join(r.codecs(), ", "), r.System, r.CPUs, r.Go, r.Procs, r.Poll)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "size\tcallers\tlink\tcalls/s\tp50 µs\tp99 µs\tp99.9 µs\tobjects c+s\tCPU µs c+s\tbatches\t")
 	for _, c := range r.Rows {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -9,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"time"
 )
@@ -16,6 +18,9 @@ import (
 // runCommand measures with both processes on this machine: this one is the
 // client, a child the server. Rounds are interleaved: perftest, then every
 // cell over every transport, then again, so that a noisy moment hits all alike.
+//
+// As perftest's, both processes poll busily by default, and share the CPUs
+// evenly: more would only take each other's.
 func runCommand(ctx context.Context, args []string) error {
 	var (
 		s settings
@@ -30,6 +35,8 @@ func runCommand(ctx context.Context, args []string) error {
 	if err := parse(fs, args); err != nil {
 		return err
 	}
+	s.procs = cmp.Or(s.procs, max(1, runtime.NumCPU()/2))
+	s.poll = cmp.Or(s.poll, "busy")
 	if *quick {
 		l.sizes, l.callers = ints{64, 4 << 10}, ints{1, 64}
 		l.duration, l.rounds = time.Second, 3
@@ -54,31 +61,30 @@ func runCommand(ctx context.Context, args []string) error {
 	}
 	defer server.stop()
 
-	subjects, err := connect(ctx, s, l, local, server.addr)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		for _, sub := range subjects {
-			sub.client.close()
-		}
-	}()
-
-	r := newReport()
+	subjects := newSubjects(s, l)
+	r := newReport(s)
 	if noPeer != nil {
 		r.NoPeer = noPeer.Error()
 	} else {
 		r.Perftest = &perftest{}
 	}
 	for round := range l.rounds {
-		if err := measureRound(ctx, r, ends, subjects, l, round); err != nil {
-			return err
+		progress("round %d/%d: perftest", round+1, l.rounds)
+		if r.Perftest != nil {
+			if err := r.Perftest.round(ctx, ends); err != nil {
+				r.Perftest, r.NoPeer = nil, err.Error()
+			}
+		}
+		for _, sub := range subjects {
+			if err := sub.round(ctx, local, server.addr, l, round); err != nil {
+				return err
+			}
 		}
 	}
 	progress("")
 	for _, sub := range subjects {
 		for _, cell := range sub.cells {
-			r.Rows = append(r.Rows, cell.row(sub.client, l))
+			r.Rows = append(r.Rows, cell.row(l))
 		}
 	}
 	if err := finish(r, *jsonPath); err != nil {
@@ -92,12 +98,12 @@ func runCommand(ctx context.Context, args []string) error {
 
 // subject is one transport under measurement.
 type subject struct {
-	client *client
-	cells  []*cell
+	settings settings
+	cells    []*cell
 }
 
-// connect dials once for each transport that settings ask for.
-func connect(ctx context.Context, s settings, l load, local, addr string) ([]subject, error) {
+// newSubjects makes one for each transport that the settings ask for.
+func newSubjects(s settings, l load) []subject {
 	kinds := []string{s.transport}
 	if s.transport == "auto" {
 		kinds = []string{"auto", "tcp"}
@@ -105,33 +111,20 @@ func connect(ctx context.Context, s settings, l load, local, addr string) ([]sub
 	var subjects []subject
 	for _, kind := range kinds {
 		s.transport = kind
-		c, err := dial(ctx, s, local, addr)
-		if err != nil {
-			return nil, err
-		}
-		subjects = append(subjects, subject{client: c, cells: newCells(l)})
+		subjects = append(subjects, subject{settings: s, cells: newCells(l)})
 	}
-	return subjects, nil
+	return subjects
 }
 
-func measureRound(ctx context.Context, r *report, ends peers, subjects []subject, l load, round int) error {
-	if r.Perftest != nil {
-		progress("round %d/%d: perftest", round+1, l.rounds)
-		if err := r.Perftest.round(ctx, ends); err != nil {
-			r.Perftest, r.NoPeer = nil, err.Error()
-		}
+// round measures every cell once, over a connection of its own: a poller of
+// another transport must not take the CPU meanwhile.
+func (s *subject) round(ctx context.Context, local, addr string, l load, round int) error {
+	c, err := dial(ctx, s.settings, local, addr)
+	if err != nil {
+		return err
 	}
-	for i := range subjects[0].cells {
-		for _, sub := range subjects {
-			cell := sub.cells[i]
-			progress("round %d/%d: %s, %d callers over %v", round+1, l.rounds,
-				formatSize(cell.size), cell.callers, sub.client.conn.Transport().Kind)
-			if err := cell.measure(ctx, sub.client, l); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	defer c.close()
+	return c.round(ctx, s.cells, l, round)
 }
 
 // serverProcess is a child that serves. It ends when its standard input does:
