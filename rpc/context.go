@@ -33,7 +33,7 @@ func (c *callContext) Done() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.inner == nil {
-		if c.deadline.IsZero() {
+		if c.deadline.IsZero() || c.err == context.Canceled {
 			c.inner, c.cancel = context.WithCancel(context.Background())
 		} else {
 			c.inner, c.cancel = context.WithDeadline(context.Background(), c.deadline)

@@ -82,7 +82,7 @@ func (f *File) commit() {
 		if err == nil {
 			f.end += int64(len(b.bytes))
 			for _, c := range b.changes {
-				f.apply(c.record, end+c.offset)
+				f.index.apply(c.record, end+c.offset)
 			}
 		} else if fatal {
 			f.failed = err

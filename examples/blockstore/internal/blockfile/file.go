@@ -4,6 +4,8 @@
 // The file is a log: Put and Delete append, and no block is written over. An
 // index in memory says where the newest version of each block is. The room of
 // old versions is not used again.
+//
+// Start reading at format.go.
 package blockfile
 
 import (
@@ -77,19 +79,13 @@ type File struct {
 	super superblock // the newest in the file
 
 	mu         sync.Mutex
-	index      map[uint64]location
+	index      index
 	end        int64  // of the durable records
 	writing    *batch // being written behind end, or nil
 	next       *batch // takes in changes; nil: none yet
 	committing bool
 	idle       *sync.Cond // committing has become false
 	failed     error      // not nil: nothing is written any more, and why
-}
-
-// location is where the data of a block is.
-type location struct {
-	offset, length int64
-	sum            uint64
 }
 
 // Torn is how many bytes of an unacknowledged commit Open cut off.
@@ -152,13 +148,4 @@ func (f *File) Close() error {
 	// From now on every byte counts as durable, so that damage to the last
 	// commit is not taken for a crash.
 	return errors.Join(f.mark(end), f.file.Sync(), f.file.Close())
-}
-
-// apply brings the index up to date with a durable record at the offset.
-func (f *File) apply(r record, offset int64) {
-	if r.kind == deleteRecord {
-		delete(f.index, r.id)
-		return
-	}
-	f.index[r.id] = location{offset + recordHeader, r.length, r.sum}
 }
