@@ -20,9 +20,8 @@ func TestConformance(t *testing.T) {
 	})
 	t.Run("rxe", func(t *testing.T) {
 		// Once before, for what the process opens at first use and keeps.
-		f := realEnds(t)[0].fabric(t, Config{})
-		require.NoError(t, f.Usable(realEnds(t)[0].addr))
-		require.NoError(t, f.Close())
+		_, links := pair(t, realEnds(t), Config{})
+		exchange(t, [2]transport.Link{links[0], links[1]})
 		conform(t, func(t *testing.T) [2]end { return realEnds(t) })
 	})
 }

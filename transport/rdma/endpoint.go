@@ -108,7 +108,7 @@ func (d *device) newRings() (*rings, error) {
 	mr, err := d.pd.RegisterMR(arena.Bytes(), verbs.AccessLocalWrite)
 	if err != nil {
 		arena.Close()
-		return nil, &SetupError{d.name, fmt.Sprintf("register %d KiB for the rings of a QP%s", size>>10, memlock(err)), err}
+		return nil, &SetupError{d.name, fmt.Sprintf("register %d KiB for the rings of a QP", size>>10), err}
 	}
 	return &rings{arena: arena, mr: mr}, nil
 }
@@ -129,7 +129,7 @@ func (ep *endpoint) createQP() (err error) {
 			return nil
 		}
 	}
-	return &SetupError{d.name, fmt.Sprintf("create a QP of %d sends and %d receives%s", d.cfg.SQDepth, d.cfg.RQDepth, memlock(err)), err}
+	return &SetupError{d.name, fmt.Sprintf("create a QP of %d sends and %d receives", d.cfg.SQDepth, d.cfg.RQDepth), err}
 }
 
 // begin starts a life: empty rings, INIT, receives posted, known to the poller.

@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"fmt"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -54,7 +55,7 @@ func startPoller(d *device) (*poller, error) {
 	cq, err := d.ctx.CreateCQ(depth, ch)
 	if err != nil {
 		ch.Destroy()
-		return nil, &SetupError{d.name, "create a CQ" + memlock(err), err}
+		return nil, &SetupError{d.name, fmt.Sprintf("create a CQ of %d entries", depth), err}
 	}
 	p := &poller{dev: d, cq: cq, ch: ch, done: make(chan struct{})}
 	places := min(cq.Depth()/(d.cfg.SQDepth+d.cfg.RQDepth), wrid.MaxEndpoints)

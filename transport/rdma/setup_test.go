@@ -1,0 +1,265 @@
+package rdma
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rpc/verbena/transport"
+	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
+	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs/simverbs"
+	"github.com/verbena-rpc/verbena/transport/rdma/internal/wrid"
+	"github.com/verbena-rpc/verbena/transport/wire"
+)
+
+// Case 63: each verbs call of set-up fails once, on either side, with each
+// errno. The attempt ends with an error that unwraps to it, nothing is left,
+// and the next attempt works.
+func TestSetupFailures(t *testing.T) {
+	calls := []string{
+		"ibv_get_device_list", "ibv_open_device", "ibv_query_device", "ibv_query_port", "ibv_query_gid_table",
+		"ibv_alloc_pd", "ibv_create_comp_channel", "ibv_create_cq", "ibv_reg_mr",
+		"ibv_modify_qp INIT", "ibv_post_recv", "ibv_modify_qp RTR", "ibv_modify_qp RTS",
+	}
+	for _, host := range []string{"a", "b"} {
+		for _, call := range calls {
+			for _, errno := range []syscall.Errno{syscall.EINVAL, syscall.ENOMEM, syscall.EIO, syscall.ETIMEDOUT} {
+				t.Run(fmt.Sprintf("%s/%s/%v", host, call, errno), func(t *testing.T) {
+					checkLeaks(t)
+					sim, ends := simEnds(t, simverbs.Config{})
+					cfg := small
+					fabrics := [2]*Fabric{ends[0].fabric(t, cfg), ends[1].fabric(t, cfg)}
+					sim.FailCall(host, call, 1, errno)
+					_, err := join(context.Background(), fabrics, ends)
+					require.ErrorIs(t, err, errno)
+					links, err := join(context.Background(), fabrics, ends)
+					require.NoError(t, err)
+					exchange(t, links)
+				})
+			}
+		}
+	}
+}
+
+// A device that refuses inline data gets QPs without.
+func TestNoInline(t *testing.T) {
+	checkLeaks(t)
+	sim, ends := simEnds(t, simverbs.Config{})
+	sim.FailCall("a", "ibv_create_qp", 1, syscall.EINVAL)
+	sim.FailCall("a", "ibv_create_qp", 2, syscall.EINVAL)
+	_, links := pair(t, ends, small)
+	require.Less(t, links[0].send.inline, wire.HeaderSize)
+	exchange(t, [2]transport.Link{links[0], links[1]})
+
+	sim.FailCall("b", "ibv_create_qp", 0, syscall.ENOMEM)
+	_, err := ends[1].fabric(t, small).Prepare(context.Background(), ends[1].addr)
+	require.ErrorIs(t, err, syscall.ENOMEM)
+}
+
+func TestUnusable(t *testing.T) {
+	checkLeaks(t)
+	_, ends := simEnds(t, simverbs.Config{})
+	f := ends[0].fabric(t, Config{})
+	require.NoError(t, f.Usable(ends[0].addr))
+	var none *NoGIDError
+	require.ErrorAs(t, f.Usable(tcpAddr("192.168.3.4")), &none)
+	require.ErrorContains(t, none, "10.8.0.1", "the candidates are named")
+	var addr *AddrError
+	require.ErrorAs(t, f.Usable(&net.UnixAddr{Name: "/x"}), &addr)
+	require.ErrorAs(t, f.Usable(nil), &addr)
+	require.Error(t, ends[0].fabric(t, Config{Device: "mlx5_7"}).Usable(ends[0].addr))
+
+	_, err := f.Prepare(context.Background(), tcpAddr("192.168.3.4"))
+	require.ErrorAs(t, err, &none)
+	require.NoError(t, f.Close())
+	require.NoError(t, f.Close())
+	require.ErrorIs(t, f.Usable(ends[0].addr), net.ErrClosed)
+}
+
+// Case 44: the GID moves to another index between two links.
+func TestGIDMoves(t *testing.T) {
+	checkLeaks(t)
+	sim, ends := simEnds(t, simverbs.Config{})
+	fabrics := [2]*Fabric{ends[0].fabric(t, small), ends[1].fabric(t, small)}
+	for _, index := range []int{3, 9, 4} {
+		sim.SetGIDs("a", "sim0", 1, []verbs.GIDEntry{
+			{Index: 0, GID: gid("fe80::1"), Type: verbs.GIDRoCEv2},
+			{Index: index, GID: gid("10.8.0.1"), Type: verbs.GIDRoCEv2},
+		})
+		links, err := join(context.Background(), fabrics, ends)
+		require.NoError(t, err)
+		exchange(t, links)
+	}
+}
+
+func TestPathMTUIsTheSmaller(t *testing.T) {
+	checkLeaks(t)
+	_, ends := simEnds(t, simverbs.Config{Hosts: []simverbs.Host{
+		{Name: "a", Devices: []simverbs.Device{{Ports: []simverbs.Port{{MTU: verbs.MTU1024}}}}},
+		{Name: "b"},
+	}})
+	_, links := pair(t, ends, small)
+	for _, l := range links {
+		require.Equal(t, 1024, l.Info().MTU)
+		require.Equal(t, "sim0/1", l.Info().Device)
+	}
+	exchange(t, [2]transport.Link{links[0], links[1]})
+}
+
+// A peer that offers nonsense is refused before the device sees it.
+func TestBadOffers(t *testing.T) {
+	checkLeaks(t)
+	_, ends := simEnds(t, simverbs.Config{})
+	f := ends[0].fabric(t, small)
+	good := wire.QP{GID: gid("10.8.1.1"), GIDType: uint8(verbs.GIDRoCEv2), QPN: 0x11, Depth: 8, Slot: 512, MTU: 3}
+	for field, spoil := range map[string]func(*wire.QP){
+		"GID":          func(q *wire.QP) { q.GID = [16]byte{} },
+		"GID type":     func(q *wire.QP) { q.GIDType = 1 },
+		"receive ring": func(q *wire.QP) { q.Depth = 7 },
+		"receive slot": func(q *wire.QP) { q.Slot = 64 },
+		"MTU":          func(q *wire.QP) { q.MTU = 6 },
+	} {
+		h, err := f.Prepare(context.Background(), ends[0].addr)
+		require.NoError(t, err)
+		bad := good
+		spoil(&bad)
+		_, err = h.Connect(context.Background(), 1, bad)
+		var e *PeerError
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, field, e.Field)
+		_, err = h.Connect(context.Background(), 1, good)
+		require.ErrorIs(t, err, net.ErrClosed)
+		h.Abort()
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	h, err := f.Prepare(ctx, ends[0].addr)
+	require.NoError(t, err)
+	cancel()
+	_, err = h.Connect(ctx, 1, good)
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+// Case 38: QPs beyond the room of the CQ are refused, until others are gone.
+func TestAdmission(t *testing.T) {
+	checkLeaks(t)
+	_, ends := simEnds(t, simverbs.Config{Hosts: []simverbs.Host{
+		{Name: "a", Devices: []simverbs.Device{{Attr: verbs.DeviceAttr{MaxCQE: 63}}}}, {Name: "b"},
+	}})
+	f := ends[0].fabric(t, small) // 24 completions per QP
+	var halves []transport.Half
+	for range 2 {
+		h, err := f.Prepare(context.Background(), ends[0].addr)
+		require.NoError(t, err)
+		halves = append(halves, h)
+	}
+	_, err := f.Prepare(context.Background(), ends[0].addr)
+	var full *FullError
+	require.ErrorAs(t, err, &full)
+	require.Equal(t, FullError{Device: "sim0", QPs: 2, Depth: 63, Need: 24}, *full)
+	halves[0].Abort()
+	within(t, "room", func() {
+		for {
+			h, err := f.Prepare(context.Background(), ends[0].addr)
+			if err == nil {
+				h.Abort()
+				return
+			}
+		}
+	})
+	halves[1].Abort()
+}
+
+// A drained QP is used again, for 64 links, each with a PSN of its own (case 2,
+// 12, 15).
+func TestRecycle(t *testing.T) {
+	checkLeaks(t)
+	sim, ends := simEnds(t, simverbs.Config{})
+	cfg := small
+	cfg.Warm = 2
+	fabrics := [2]*Fabric{ends[0].fabric(t, cfg), ends[1].fabric(t, cfg)}
+	psns, qps := map[uint32]bool{}, map[uint32]int{}
+	rounds := 0
+	for ; ; rounds++ {
+		links, err := join(context.Background(), fabrics, ends)
+		if rounds == 0 {
+			require.NoError(t, err)
+			sim.FailCall("a", "ibv_create_qp", 0, syscall.ENOMEM) // nothing but reuse from here
+		}
+		if err != nil {
+			require.ErrorIs(t, err, syscall.ENOMEM)
+			break
+		}
+		qp := links[0].(*link).ep.qp
+		attr, err := qp.Query()
+		require.NoError(t, err)
+		qps[qp.Num()]++
+		psns[attr.SQPSN] = true
+		exchange(t, links)
+	}
+	most := 0
+	for _, n := range qps { // one may have found the pool full after its first life
+		most = max(most, n)
+	}
+	require.Equal(t, maxLives, most)
+	require.InDelta(t, rounds, len(psns), 2, "PSNs are random")
+	require.Zero(t, fabrics[0].Stats().LostDrains)
+	require.NotZero(t, fabrics[0].Stats().PoolHits)
+}
+
+// A completion of a QP's earlier life comes when the QP carries its next link:
+// it is counted and concerns nobody (case 9).
+func TestStaleCompletion(t *testing.T) {
+	checkLeaks(t)
+	sim, ends := simEnds(t, simverbs.Config{})
+	cfg := small
+	cfg.Warm = 2
+	fabrics := [2]*Fabric{ends[0].fabric(t, cfg), ends[1].fabric(t, cfg)}
+	lives := map[*endpoint]*link{}
+	for i := range 3 {
+		made, err := join(context.Background(), fabrics, ends)
+		require.NoError(t, err)
+		if i == 0 {
+			sim.FailCall("a", "ibv_create_qp", 0, syscall.ENOMEM) // at most two QPs there are
+		}
+		l := made[0].(*link)
+		if old := lives[l.ep]; old != nil {
+			for _, kind := range []wrid.Kind{wrid.Send, wrid.Recv} {
+				require.NoError(t, send(l, 1, 8)) // so that a send is outstanding
+				sim.Inject(l.ep.poller.cq, verbs.WC{
+					ID: uint64(wrid.Make(kind, old.generation, l.ep.index, 0)), Status: verbs.WCWRFlushErr, QPNum: l.ep.qp.Num(),
+				})
+			}
+			exchange(t, made)
+			require.EqualValues(t, 2, fabrics[0].Stats().Stale)
+			return
+		}
+		lives[l.ep] = l
+		made[0].Close(nil)
+		made[1].Close(nil)
+		<-made[0].Done()
+		<-made[1].Done()
+	}
+	t.Fatal("no QP was used again")
+}
+
+// Case 17: any number of warm QPs, and an end at once.
+func TestWarmSizes(t *testing.T) {
+	for _, warm := range []int{-1, 1, 2, 7, 64} {
+		t.Run(fmt.Sprint(warm), func(t *testing.T) {
+			checkLeaks(t)
+			_, ends := simEnds(t, simverbs.Config{})
+			cfg := small
+			cfg.Warm = warm
+			fabrics := [2]*Fabric{ends[0].fabric(t, cfg), ends[1].fabric(t, cfg)}
+			links, err := join(context.Background(), fabrics, ends)
+			require.NoError(t, err)
+			if warm%2 == 0 {
+				exchange(t, links)
+			}
+		})
+	}
+}
