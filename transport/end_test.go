@@ -225,6 +225,32 @@ func TestPeerVanishes(t *testing.T) {
 	require.False(t, errors.Is(err, net.ErrClosed))
 }
 
+// TestEndReleases: what has half arrived is given back with the session, and
+// what comes late is too.
+func TestEndReleases(t *testing.T) {
+	pooltest.Check(t)
+	l := serve(t, overTCP())
+	for range 5 {
+		c := rawDial(t, overTCP().Carrier, l.addr)
+		c.hello(0)
+		s := within(t, l.sessions)
+		c.lane(wire.Header{Kind: wire.Call, Call: 1, Flags: wire.More, Total: 1 << 20}, make([]byte, 4096))
+		c.lane(wire.Header{Kind: wire.Call, Call: 2, Total: 1}, []byte{1})
+		payload(within(t, s.sink.messages))
+		for range 20 {
+			c.lane(wire.Header{Kind: wire.Call, Call: 3, Total: 4096}, make([]byte, 4096))
+		}
+		s.Close(nil)
+		within(t, s.sink.ended)
+		within(t, s.Done())
+		for len(s.sink.messages) > 0 {
+			payload(<-s.sink.messages)
+		}
+		c.link.Close(nil)
+		<-c.link.Done()
+	}
+}
+
 // TestPingFlood: pings are answered, a flood of them is not, and whoever does
 // not stop is closed, he alone (case 69).
 func TestPingFlood(t *testing.T) {

@@ -23,6 +23,7 @@ type sink struct {
 	messages chan transport.Message
 	goAway   chan struct{}
 	ended    chan error
+	over     bool // Ended was called
 }
 
 func newSink() *sink {
@@ -33,9 +34,16 @@ func newSink() *sink {
 	}
 }
 
-func (s *sink) Message(m transport.Message) { s.messages <- m }
-func (s *sink) GoAway()                     { s.goAway <- struct{}{} }
-func (s *sink) Ended(err error)             { s.ended <- err }
+func (s *sink) Message(m transport.Message) { s.check(); s.messages <- m }
+func (s *sink) GoAway()                     { s.check(); s.goAway <- struct{}{} }
+func (s *sink) Ended(err error)             { s.check(); s.over = true; s.ended <- err }
+
+// check needs no lock: calls of a sink take turns.
+func (s *sink) check() {
+	if s.over {
+		panic("the sink is called after Ended")
+	}
+}
 
 // within receives from ch, or fails.
 func within[T any](t *testing.T, ch <-chan T) T {
