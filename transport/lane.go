@@ -47,7 +47,8 @@ func (l *Lane) MaxPayload() int {
 }
 
 // Reserve, Commit and Discard send a whole message of at most MaxPayload
-// bytes, encoded in place; see Link. Commit sets Lane, Total and the flag Sum.
+// bytes, encoded in place; see Link. Commit sets Lane, Total and the flag Sum;
+// of the other fields those must be 0 that docs/PROTOCOL.md says to be.
 func (l *Lane) Reserve(ctx context.Context, class Class, n int) (Slot, error) {
 	link, err := l.link()
 	if err != nil {

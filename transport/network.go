@@ -110,7 +110,8 @@ func setDefault[T comparable](v *T, def T) {
 // the session.
 //
 // newSink is called once, from another goroutine, if the server said HELLO.
-// From then on its Ended is called exactly once, even where Dial fails.
+// From then on its Ended is called exactly once, even where Dial fails. What a
+// failed Dial leaves is released within about a second.
 func (n *Network) Dial(ctx context.Context, addr string, newSink func(*Session) Sink) (*Session, error) {
 	cfg, err := n.config()
 	if err != nil {

@@ -154,7 +154,8 @@ func (s *Session) Lane() *Lane { return &s.lane }
 
 // PeerLimits is what the peer takes in.
 func (s *Session) PeerLimits() Limits {
-	return Limits{MaxMessage: int(s.peer.MaxMessage), MaxCalls: int(s.peer.MaxCalls)}
+	const most = 1 << 30 // of either, so that it fits an int anywhere
+	return Limits{MaxMessage: int(min(s.peer.MaxMessage, most)), MaxCalls: int(min(s.peer.MaxCalls, most))}
 }
 
 // Transport says what carries the session.
@@ -309,10 +310,10 @@ func (s *Session) shutdown() {
 	if fast != nil {
 		fast.Close(nil)
 	}
+	s.tellSink(err)
 	if half != nil {
 		half.Abort()
 	}
-	s.tellSink(err)
 	s.workers.Wait()
 	<-s.control.Done()
 	s.lane.reset()
