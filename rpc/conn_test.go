@@ -234,6 +234,31 @@ func TestWithoutRoomNothingIsSent(t *testing.T) {
 	})
 }
 
+// A reply to a request that was never sent ends with that call and does not
+// reach the next.
+func TestReplyBeforeRequest(t *testing.T) {
+	pooltest.Check(t)
+	synctest.Test(t, func(t *testing.T) {
+		r := join(t, echo)
+		drain := r.client.fill()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		failed := make(chan error, 1)
+		go func() {
+			_, err := r.echo(ctx, "x")
+			failed <- err
+		}()
+		synctest.Wait()
+		id := uint64(1 << indexBits) // the first of a session
+		require.NoError(t, r.remote.Send(ctx, wire.Header{Kind: wire.Reply, Flags: wire.End, Call: id}, []byte("early")))
+		requireError(t, <-failed, DeadlineExceeded, NotExecuted)
+		drain()
+		got, err := r.echo(t.Context(), "y")
+		require.NoError(t, err)
+		require.Equal(t, "y", got)
+	})
+}
+
 func TestMessagesThatCannotGo(t *testing.T) {
 	pooltest.Check(t)
 	r := join(t, func(context.Context, *[]byte) (*[]byte, error) {

@@ -158,16 +158,15 @@ func (p *peer) refuse(m transport.Message, code Code, why string) {
 	p.server.stats.refused.Add(1)
 	buf := pool.Get(faultSize)
 	buf.Resize(len(wire.AppendFault(buf.Bytes()[:0], why, nil)))
-	h := wire.Header{Kind: wire.Reply, Flags: wire.End | wire.Error | wire.Unseen, Call: m.Call, Arg: uint32(code)}
-	p.post(h, buf)
+	p.post(&wire.Header{Kind: wire.Reply, Flags: wire.End | wire.Error | wire.Unseen, Call: m.Call, Arg: uint32(code)}, buf)
 }
 
 // faultSize is enough for the errors that this package itself sends.
 const faultSize = 128
 
 // post sends a message, at once or through the outbox. It does not wait.
-func (p *peer) post(h wire.Header, payload *pool.Buf) {
-	if payload.Len() <= p.lane.MaxPayload() && sendNow(p.lane, transport.Small, &h, payload.Bytes()) == nil {
+func (p *peer) post(h *wire.Header, payload *pool.Buf) {
+	if payload.Len() <= p.lane.MaxPayload() && sendNow(p.lane, transport.Small, h, payload.Bytes()) == nil {
 		payload.Release()
 		return
 	}
@@ -181,7 +180,7 @@ func (p *peer) post(h wire.Header, payload *pool.Buf) {
 		p.session.Close(errNotReading)
 	default:
 		p.server.inflight.Add(1)
-		p.outbox.push(message{h, payload})
+		p.outbox.push(message{*h, payload})
 		if !p.sending {
 			p.sending = true
 			go p.empty()

@@ -16,6 +16,7 @@ import (
 
 	"github.com/verbena-rpc/verbena/codec"
 	"github.com/verbena-rpc/verbena/pool/pooltest"
+	"github.com/verbena-rpc/verbena/transport"
 	"github.com/verbena-rpc/verbena/transport/wire"
 )
 
@@ -273,10 +274,52 @@ func TestShutdownIsGraceful(t *testing.T) {
 		synctest.Wait()
 		wg.Go(func() { require.NoError(t, r.server.Shutdown(t.Context())) })
 		synctest.Wait()
+		sent := len(r.client.frames())
 		_, err := r.echo(t.Context(), "late")
 		requireError(t, err, Unavailable, NotExecuted)
+		require.Len(t, r.client.frames(), sent, "a call was sent after GOAWAY")
 		wg.Wait()
 		<-r.conn.Done()
+	})
+}
+
+// Shutdown closes a session only when its client has taken in the replies.
+func TestShutdownWaitsForClients(t *testing.T) {
+	pooltest.Check(t)
+	synctest.Test(t, func(t *testing.T) {
+		r := join(t, func(_ context.Context, req *[]byte) (*[]byte, error) {
+			time.Sleep(time.Millisecond)
+			return req, nil
+		})
+		resume := r.client.hold()
+		var wg sync.WaitGroup
+		for range 3 { // all but one of the replies wait at the client
+			wg.Go(func() {
+				_, err := r.echo(t.Context(), "x")
+				require.NoError(t, err)
+			})
+		}
+		synctest.Wait()
+		wg.Go(func() { require.NoError(t, r.server.Shutdown(t.Context())) })
+		time.Sleep(farewell / 2)
+		resume()
+		wg.Wait()
+	})
+}
+
+// A client that stays although it was told to go is cut off.
+func TestShutdownOfClientThatStays(t *testing.T) {
+	pooltest.Check(t)
+	synctest.Test(t, func(t *testing.T) {
+		s := NewServer(nil)
+		client, remote := fakePair(4096)
+		remote.start(s.join(remote, remote, fakeLimits))
+		client.start(sinkFunc(func(m transport.Message) { release(m.Payload) }))
+		start := time.Now()
+		require.NoError(t, s.Shutdown(t.Context()))
+		require.Equal(t, farewell, time.Since(start))
+		<-client.Done()
+		require.ErrorIs(t, client.Err(), ErrServerClosed)
 	})
 }
 
@@ -393,7 +436,7 @@ func TestBadCallers(t *testing.T) {
 func TestUndecodableRequest(t *testing.T) {
 	pooltest.Check(t)
 	s := NewServer(nil)
-	m := &Method{Name: "/test.Echo/Odd", Codec: oddCodec{codec.Raw}}
+	m := &Method{Name: "/test.Echo/Odd", Codec: oddCodec{codec.Raw, func(dst []byte) (int, error) { return len(dst), nil }}}
 	require.NoError(t, s.Register(echoDesc(m), echoFunc(echo)))
 	client, remote := fakePair(4096)
 	conn := newConn(client, client, fakeLimits)
@@ -406,6 +449,50 @@ func TestUndecodableRequest(t *testing.T) {
 	requireError(t, err, InvalidArgument, Executed)
 }
 
-type oddCodec struct{ codec.Codec }
+// oddCodec fails to decode, or to encode in the given way.
+type oddCodec struct {
+	codec.Codec
+	marshal func(dst []byte) (int, error)
+}
 
 func (oddCodec) Unmarshal([]byte, any) error { return errors.New("odd") }
+
+func (c oddCodec) MarshalTo(dst []byte, _ any) (int, error) { return c.marshal(dst) }
+
+// What cannot be encoded leaves nothing behind, neither on the way there nor back.
+func TestUnencodable(t *testing.T) {
+	for name, marshal := range map[string]func([]byte) (int, error){
+		"error":   func([]byte) (int, error) { return 0, errors.New("odd") },
+		"shorter": func(dst []byte) (int, error) { return len(dst) - 1, nil },
+		"panic":   func([]byte) (int, error) { panic("odd") },
+	} {
+		for _, n := range []int{10, 5000} { // below and above MaxPayload
+			for _, inline := range []bool{false, true} {
+				t.Run(fmt.Sprint(name, n, inline), func(t *testing.T) {
+					pooltest.Check(t)
+					there := &Method{Name: "/test.Echo/There", Codec: oddCodec{codec.Raw, marshal}}
+					hooked := make(chan error, 1)
+					opts := []ServerOption{OnError(func(err error) { hooked <- err })}
+					if inline {
+						opts = append(opts, Inline(echoMethod.Name))
+					}
+					r := join(t, echo, opts...)
+					req, resp := make([]byte, n), []byte(nil)
+					err := Call(t.Context(), r.conn, there, &req, &resp)
+					requireError(t, err, Internal, NotExecuted)
+					require.Empty(t, r.client.frames())
+
+					r.server.methods[wire.MethodID(echoMethod.Name)].codec = oddBack{there.Codec}
+					err = Call(t.Context(), r.conn, echoMethod, &req, &resp)
+					require.True(t, requireError(t, err, Internal, Executed).FromPeer())
+					require.Equal(t, Internal, CodeOf(<-hooked))
+				})
+			}
+		}
+	}
+}
+
+// oddBack decodes what is right and encodes oddly.
+type oddBack struct{ codec.Codec }
+
+func (oddBack) Unmarshal(src []byte, msg any) error { return codec.Raw.Unmarshal(src, msg) }

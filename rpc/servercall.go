@@ -113,7 +113,7 @@ func (c *serverCall) post(resp any, n int) error {
 	if err != nil {
 		return c.unsendable(err)
 	}
-	c.peer.post(c.header, buf)
+	c.peer.post(&c.header, buf)
 	return nil
 }
 
@@ -145,7 +145,7 @@ func (c *serverCall) fail(err error, flags wire.Flags) {
 	if c.method.inline {
 		buf := pool.Get(len(fault))
 		copy(buf.Bytes(), fault)
-		c.peer.post(c.header, buf)
+		c.peer.post(&c.header, buf)
 		return
 	}
 	if c.peer.lane.Send(&c.ctx, c.header, fault) != nil {

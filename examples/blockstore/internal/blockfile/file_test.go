@@ -173,6 +173,31 @@ func TestTornCommit(t *testing.T) {
 	}
 }
 
+// A record of a torn commit that got to the disk whole, behind one that did
+// not, does not come back when the room in front of it is written again.
+func TestTornCommitDoesNotComeBack(t *testing.T) {
+	dir := t.TempDir()
+	f := open(t, filepath.Join(dir, "blocks"))
+	require.NoError(t, f.Put(1, []byte("one")))
+	b := crashed(t, f)
+	require.NoError(t, f.Close())
+	var torn batch
+	torn.add(record{kind: putRecord, id: 2, length: 3, sum: 0 /* wrong */}, []byte("two"))
+	torn.add(record{kind: putRecord, id: 3, length: 5, sum: xxhash.Sum64String("three")}, []byte("three"))
+	path := write(t, dir, append(b, torn.bytes...))
+
+	f = open(t, path)
+	require.EqualValues(t, len(torn.bytes), f.Torn())
+	require.NoError(t, f.Put(2, []byte("TWO")))
+	require.NoError(t, f.Close())
+	f = open(t, path)
+	defer f.Close()
+	_, err := f.Get(2)
+	require.NoError(t, err)
+	_, err = f.Get(3)
+	require.ErrorIs(t, err, ErrNotFound)
+}
+
 // Damage to what was durable is told from a crash, byte by byte.
 func TestDamageIsFound(t *testing.T) {
 	dir := t.TempDir()
