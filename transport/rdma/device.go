@@ -206,6 +206,12 @@ func (d *device) links(which func(*endpoint) bool) []*link {
 	return links
 }
 
+func (d *device) isClosed() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.closed
+}
+
 // broken is why the device cannot be used any more, or nil.
 func (d *device) broken() error {
 	if c := d.fault.Load(); c != nil {
@@ -256,7 +262,8 @@ func (d *device) event(e verbs.AsyncEvent) {
 }
 
 // close releases everything. It waits for the links, each of which has a
-// bounded time to drain.
+// bounded time to drain, and for halves, which their holders end. A link that
+// is being connected finds the device closed, or is found here.
 func (d *device) close() error {
 	d.mu.Lock()
 	d.closed = true

@@ -140,8 +140,8 @@ func (ep *endpoint) begin() error {
 	generation := uint16(ep.generation.Load() % wrid.Generations)
 	ep.link.Store(nil)
 	ep.send = newSendRing(mem[:split], base, key, cfg, ep.qp.Caps().MaxInlineData)
-	ep.recv.init(mem[split:], base+uint64(split), key, cfg, func(slot uint32) uint64 {
-		return uint64(wrid.Make(wrid.Recv, generation, ep.index, slot))
+	ep.recv.init(mem[split:], base+uint64(split), key, cfg, func(position uint32) uint64 {
+		return uint64(wrid.Make(wrid.Recv, generation, ep.index, position))
 	})
 	ep.sealed = false
 	ep.drained = make(chan struct{})

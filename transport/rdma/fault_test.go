@@ -143,6 +143,29 @@ func TestDuplicateCompletions(t *testing.T) {
 	}
 }
 
+// The second completion of a receive comes after its slot was posted again: it
+// is not taken for the next one.
+func TestDuplicateAfterRepost(t *testing.T) {
+	checkLeaks(t)
+	sim, ends := simEnds(t, simverbs.Config{})
+	fabrics, links := pair(t, ends, small)
+	l, s := links[0], newSink()
+	l.Start(s)
+	links[1].Start(newSink())
+	for i := range 9 { // slot 0 twice
+		require.NoError(t, send(links[1], i, 8))
+		s.await(t, i+1)
+		l.ep.poller.sync()
+	}
+	sim.Inject(l.ep.poller.cq, verbs.WC{
+		ID: uint64(wrid.Make(wrid.Recv, l.generation, l.ep.index, 0)), Opcode: verbs.WCRecv, ByteLen: 80, QPNum: l.ep.qp.Num(),
+	})
+	require.NoError(t, send(links[1], 9, 8))
+	s.await(t, 10)
+	require.EqualValues(t, 1, fabrics[0].Stats().Stale)
+	require.Equal(t, 10, s.count())
+}
+
 // Completions that never come: the drain ends by its time, the QP is
 // destroyed, its memory kept until the device closes. Late ones, up to after a
 // new QP has the same number and place, are counted and dropped (case 2, 9, 14).

@@ -71,9 +71,10 @@ func (h *half) Connect(ctx context.Context, epoch uint64, peer wire.QP) (transpo
 		return nil, err
 	}
 	l := newLink(h.ep, epoch, &h.offer, &peer)
-	h.ep.link.Store(l) // before a frame can arrive
-	err = h.ep.machine.Connect(h.path(l, &peer), h.timing(&peer))
-	if err == nil {
+	h.ep.link.Store(l) // before a frame can arrive, and before the look at closed
+	if h.ep.dev.isClosed() {
+		err = net.ErrClosed
+	} else if err = h.ep.machine.Connect(h.path(l, &peer), h.timing(&peer)); err == nil {
 		err = ctx.Err()
 	}
 	if err != nil {

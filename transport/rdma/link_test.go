@@ -107,8 +107,14 @@ func TestControlPassesStalledFrames(t *testing.T) {
 		slot, err := links[0].Reserve(context.Background(), transport.Control, 4)
 		require.NoError(t, err)
 		require.NoError(t, links[0].Commit(slot, &wire.Header{Kind: wire.Ping}))
-		require.Equal(t, uint64(5), links[0].Info().Stats.FramesSent, "4 frames of the lane, and the PING")
-		require.Equal(t, uint64(1), links[0].Info().Stats.CreditStalls)
+		within(t, "4 frames of the lane, and the PING", func() {
+			for links[0].Info().Stats.FramesSent < 5 {
+				time.Sleep(time.Millisecond)
+			}
+		})
+		links[0].ep.poller.sync()
+		require.Equal(t, uint64(5), links[0].Info().Stats.FramesSent)
+		require.NotZero(t, links[0].Info().Stats.CreditStalls)
 
 		links[1].Start(sinks[1])
 		sinks[1].await(t, 11)
@@ -262,4 +268,30 @@ func TestCloseUnderLoad(t *testing.T) {
 			require.Zero(t, f.Stats().RNR)
 		}
 	})
+}
+
+// A fabric closes while links are being made over it (case 72): each attempt
+// ends with an error or in a link that ends, and nothing is left.
+func TestFabricCloseDuringSetup(t *testing.T) {
+	for range 20 {
+		t.Run("", func(t *testing.T) {
+			checkLeaks(t)
+			_, ends := simEnds(t, simverbs.Config{})
+			cfg := Config{SQDepth: 16, RQDepth: 8, SlotSize: 512, Warm: 2}
+			fabrics := [2]*Fabric{ends[0].fabric(t, cfg), ends[1].fabric(t, cfg)}
+			var wg sync.WaitGroup
+			for range 4 {
+				wg.Go(func() {
+					links, err := join(context.Background(), fabrics, ends)
+					if err == nil {
+						<-links[0].Done()
+						links[1].Close(nil)
+					}
+				})
+			}
+			time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond)
+			within(t, "Fabric.Close", func() { require.NoError(t, fabrics[0].Close()) })
+			within(t, "the attempts", wg.Wait)
+		})
+	}
 }

@@ -184,12 +184,13 @@ func (p *poller) dispatch(wc *verbs.WC) {
 		p.batch = append(p.batch, ep)
 		ep.startBatch()
 	}
+	var slot uint32
 	var known bool
 	switch id.Kind() {
 	case wrid.Send:
 		known = ep.send.complete(id.Position())
 	case wrid.Recv:
-		known = ep.recv.complete(id.Position())
+		slot, known = ep.recv.complete(id.Position())
 	}
 	switch {
 	case !known:
@@ -197,7 +198,7 @@ func (p *poller) dispatch(wc *verbs.WC) {
 	case wc.Status != verbs.WCSuccess:
 		ep.failed(wc)
 	case id.Kind() == wrid.Recv:
-		ep.received(id.Position(), int(wc.ByteLen))
+		ep.received(slot, int(wc.ByteLen))
 	}
 }
 

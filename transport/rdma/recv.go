@@ -5,8 +5,12 @@ import (
 	"fmt"
 
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
+	"github.com/verbena-rpc/verbena/transport/rdma/internal/wrid"
 	"github.com/verbena-rpc/verbena/transport/wire"
 )
+
+// maxRecvSlots bounds Config.RQDepth: the slot's share of a receive's position.
+const maxRecvSlots = 1 << 16
 
 // recvRing is the receive queue of an endpoint. It is the poller's, except
 // while no receive is posted.
@@ -15,7 +19,9 @@ type recvRing struct {
 	slotSize    int
 	all         []verbs.RecvWR // by slot
 	posted      []bool         // by slot
-	outstanding int            // how many are
+	lap         []uint16       // by slot: how often it was posted before
+	outstanding int            // how many are posted
+	id          func(position uint32) uint64
 	again       []verbs.RecvWR // to be posted at the end of the batch
 	early       []arrival      // came before Start
 	ungranted   int            // of again: slots used by frames that were not the peer's
@@ -27,11 +33,12 @@ type arrival struct {
 	size int
 }
 
-func (r *recvRing) init(mem []byte, addr uint64, key uint32, cfg *Config, id func(slot uint32) uint64) {
+func (r *recvRing) init(mem []byte, addr uint64, key uint32, cfg *Config, id func(position uint32) uint64) {
 	n, size := cfg.RQDepth, cfg.SlotSize
 	*r = recvRing{
-		mem: mem, slotSize: size,
-		all: make([]verbs.RecvWR, n), posted: make([]bool, n), again: make([]verbs.RecvWR, 0, n),
+		mem: mem, slotSize: size, id: id,
+		all: make([]verbs.RecvWR, n), posted: make([]bool, n), lap: make([]uint16, n),
+		again: make([]verbs.RecvWR, 0, n),
 	}
 	for i := range r.all {
 		r.all[i] = verbs.RecvWR{ID: id(uint32(i)), Addr: addr + uint64(i*size), Length: uint32(size), LKey: key}
@@ -39,15 +46,25 @@ func (r *recvRing) init(mem []byte, addr uint64, key uint32, cfg *Config, id fun
 	}
 }
 
-// complete counts a receive that completed, well or not; false if none was
-// posted there.
-func (r *recvRing) complete(slot uint32) bool {
-	if int(slot) >= len(r.posted) || !r.posted[slot] {
-		return false
+// complete counts a receive that completed, well or not, and returns its slot;
+// false if that receive is not posted: it completes for the second time. The
+// position names the slot and its lap, so that a slot posted again is not
+// taken for it.
+func (r *recvRing) complete(position uint32) (slot uint32, ok bool) {
+	slot = position % maxRecvSlots
+	if int(slot) >= len(r.posted) || !r.posted[slot] || uint32(r.lap[slot]) != position/maxRecvSlots {
+		return 0, false
 	}
 	r.posted[slot] = false
 	r.outstanding--
-	return true
+	return slot, true
+}
+
+// reuse puts a slot among those posted at the end of the batch.
+func (r *recvRing) reuse(slot uint32) {
+	r.lap[slot]++
+	r.all[slot].ID = r.id(uint32(r.lap[slot])*maxRecvSlots + slot)
+	r.again = append(r.again, r.all[slot])
 }
 
 // received takes in the frame that arrived in a slot.
@@ -70,7 +87,7 @@ func (l *link) deliver(a arrival) {
 		l.fail(err, true)
 		return
 	}
-	r.again = append(r.again, r.all[a.slot])
+	r.reuse(a.slot)
 }
 
 // accept checks a frame, everything before anything is believed, and hands it
@@ -177,7 +194,7 @@ func (l *link) repost() {
 	}
 	n, err := l.ep.qp.PostRecv(r.again)
 	for i := range n {
-		r.posted[(r.again[i].Addr-r.all[0].Addr)/uint64(r.slotSize)] = true
+		r.posted[wrid.ID(r.again[i].ID).Position()%maxRecvSlots] = true
 	}
 	r.outstanding += n
 	l.grants.Posted(n - r.ungranted)

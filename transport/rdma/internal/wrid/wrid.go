@@ -35,6 +35,7 @@ func (id ID) Generation() uint16 { return uint16(id>>48) % Generations }
 // Endpoint returns the index in the poller's table.
 func (id ID) Endpoint() uint16 { return uint16(id >> 32) }
 
-// Position returns, for a send, how many were posted before it (modulo 2^32);
-// for a receive, the slot.
+// Position returns what tells a work request from all others of its queue that
+// may still complete: for a send, how many were posted before it (modulo
+// 2^32); for a receive, the slot and how often that was posted before.
 func (id ID) Position() uint32 { return uint32(id) }
