@@ -46,9 +46,8 @@ func (l *Lane) MaxPayload() int {
 	return 0
 }
 
-// Reserve, Commit and Discard send a whole message of at most MaxPayload
-// bytes, encoded in place; see Link. Commit sets Lane, Total and the flag Sum;
-// of the other fields those must be 0 that docs/PROTOCOL.md says to be.
+// Reserve claims room for a whole message of at most MaxPayload bytes, to be
+// encoded in place and given back by Commit or Discard; see Link.
 func (l *Lane) Reserve(ctx context.Context, class Class, n int) (Slot, error) {
 	link, err := l.link()
 	if err != nil {
@@ -57,7 +56,8 @@ func (l *Lane) Reserve(ctx context.Context, class Class, n int) (Slot, error) {
 	return link.Reserve(ctx, class, n)
 }
 
-// Commit sends the message in the slot.
+// Commit sends the message in the slot. It sets Lane, Total and the flag Sum;
+// of the other fields those must be 0 that docs/PROTOCOL.md says to be.
 func (l *Lane) Commit(slot Slot, h *wire.Header) error {
 	h.Total = uint32(len(slot.Payload))
 	return l.commit(slot, h)

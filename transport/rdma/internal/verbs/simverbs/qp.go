@@ -135,7 +135,6 @@ func (n *nic) newQPN() uint32 {
 func (q *queuePair) Num() uint32             { return q.num }
 func (q *queuePair) Type() verbs.QPType      { return q.typ }
 func (q *queuePair) Caps() verbs.QPCaps      { return q.caps }
-func (q *queuePair) fabric() *Fabric         { return q.dev.f }
 func (q *queuePair) in(s verbs.QPState) bool { return q.attr.State == s }
 
 func (q *queuePair) Query() (verbs.QPAttr, error) {
