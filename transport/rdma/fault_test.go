@@ -63,6 +63,28 @@ func TestPeerDies(t *testing.T) {
 	require.Zero(t, fabrics[0].Stats().LostDrains)
 }
 
+// A link that the device ended before Start tells its receiver so; one that its
+// owner closed does not.
+func TestStartAfterDeath(t *testing.T) {
+	checkLeaks(t)
+	sim, ends := simEnds(t, simverbs.Config{})
+	_, links := pair(t, ends, small)
+	sim.Raise("a", "sim0", verbs.AsyncEvent{Type: verbs.EventQPFatal, QPNum: links[0].ep.qp.Num()})
+	links[1].Close(nil)
+	var why *EventError
+	for i, l := range links {
+		s := newSink()
+		<-l.Done()
+		l.Start(s)
+		l.ep.poller.sync()
+		if i == 0 {
+			require.ErrorAs(t, <-s.closed, &why)
+		} else {
+			require.Empty(t, s.closed)
+		}
+	}
+}
+
 // The device fails one work request of either kind.
 func TestErrorCompletions(t *testing.T) {
 	for _, sends := range []bool{true, false} {

@@ -19,6 +19,7 @@ const maxLanes = 64
 type cause struct {
 	err   error
 	reuse bool // the QP is as good as before, once drained
+	own   bool // by Close
 }
 
 // link is one life of an endpoint: the transport.Link over it. It is live
@@ -94,7 +95,11 @@ func (l *link) Start(r transport.Receiver) {
 	ep := l.ep
 	ep.poller.do(func() {
 		if l.ended {
-			go r.Closed(l.died.Load().err) // off the poller, which stays prompt
+			// Who closed it knows; who did not is told, off the poller, which
+			// stays prompt.
+			if why := l.died.Load(); !why.own {
+				go r.Closed(why.err)
+			}
 			return
 		}
 		l.receiver = r
@@ -111,11 +116,14 @@ func (l *link) Start(r transport.Receiver) {
 }
 
 // Close ends the link. The QP itself is good.
-func (l *link) Close(err error) { l.fail(err, true) }
+func (l *link) Close(err error) { l.end(&cause{err: err, reuse: true, own: true}) }
 
-// fail ends the link: the first cause counts, later ones do nothing.
-func (l *link) fail(err error, reuse bool) {
-	if l.died.CompareAndSwap(nil, &cause{err, reuse}) {
+// fail ends the link from below.
+func (l *link) fail(err error, reuse bool) { l.end(&cause{err: err, reuse: reuse}) }
+
+// end ends the link: the first cause counts, later ones do nothing.
+func (l *link) end(c *cause) {
+	if l.died.CompareAndSwap(nil, c) {
 		close(l.dying)
 		go l.teardown()
 	}

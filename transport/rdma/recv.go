@@ -132,6 +132,9 @@ func (l *link) accept(frame []byte) error {
 		if len(to) != len(payload) {
 			return fmt.Errorf("rdma: the receiver has %d bytes for a payload of %d", len(to), len(payload))
 		}
+		if l.dead() != nil {
+			return nil // closed inside Land: nothing follows
+		}
 		copy(to, payload)
 	}
 	return l.receiver.Frame(h)
