@@ -155,7 +155,7 @@ func (c *Conn) exchange(ctx context.Context, p *pending, id uint64, m *Method, r
 		return <-p.done, nil // it is on its way
 	}
 	c.cancel(p, id)
-	return outcome{}, interrupted(ctx, MaybeExecuted, m, nil)
+	return outcome{}, interrupted(ctx, MaybeExecuted, m, context.Canceled)
 }
 
 // request sends the request. After an error the server never sees it.
@@ -195,10 +195,9 @@ func (c *Conn) cancel(p *pending, id uint64) {
 
 // unsent is the failure of a call whose request did not leave.
 func unsent(ctx context.Context, m *Method, err error) *Error {
-	var encode *encodeError
 	var size *sizeError
 	switch {
-	case errors.As(err, &encode):
+	case isEncodeError(err):
 		return failed(Internal, NotExecuted, m, err)
 	case errors.As(err, &size):
 		return failed(ResourceExhausted, NotExecuted, m, err)

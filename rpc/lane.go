@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/verbena-rpc/verbena/codec"
@@ -44,6 +45,11 @@ type encodeError struct{ err error }
 
 func (e *encodeError) Error() string { return e.err.Error() }
 func (e *encodeError) Unwrap() error { return e.err }
+
+func isEncodeError(err error) bool {
+	var e *encodeError
+	return errors.As(err, &e)
+}
 
 // sizeOf is the encoded size of msg; above limit it is a sizeError.
 func sizeOf(c codec.Codec, msg any, limit int) (int, error) {

@@ -21,9 +21,13 @@ const (
 	// maxOutbox is how many frames wait in an outbox. A peer that sends calls
 	// and takes in no replies does not get further.
 	maxOutbox = 1024
+
+	// patience is how long a reply waits to be taken in, besides a second for
+	// each megabyte: far longer than any peer that works needs.
+	patience = time.Minute
 )
 
-// errNotReading ends the session of a peer that overruns its outbox.
+// errNotReading ends the session of a peer that overruns its outbox, or patience.
 var errNotReading = errors.New("rpc: peer sends calls and takes in no replies")
 
 // peer is the server's side of one session: the sink of what arrives, and the
@@ -200,8 +204,23 @@ func (p *peer) empty() {
 		}
 		m := p.outbox.pop()
 		p.mu.Unlock()
-		_ = p.lane.Send(context.Background(), m.header, m.payload.Bytes())
+		_ = p.wait(context.Background(), m.payload.Len(), func(ctx context.Context) error {
+			return p.lane.Send(ctx, m.header, m.payload.Bytes())
+		})
 		m.payload.Release()
 		p.server.depart()
 	}
+}
+
+// wait calls send, which sends n bytes, with a bound on how long it waits for
+// the peer to take them in. A peer that does not would keep handlers for ever,
+// so the session ends then.
+func (p *peer) wait(ctx context.Context, n int, send func(context.Context) error) error {
+	bounded, cancel := context.WithTimeout(ctx, patience+time.Duration(n)*time.Microsecond)
+	defer cancel()
+	err := send(bounded)
+	if err != nil && bounded.Err() == context.DeadlineExceeded && ctx.Err() == nil {
+		p.session.Close(errNotReading)
+	}
+	return err
 }

@@ -217,7 +217,8 @@ func (s *Server) Stats() ServerStats {
 
 // Shutdown ends the server gracefully: no new sessions, no new calls (they end
 // as NotExecuted), those under way finish and are answered. If ctx ends first,
-// the rest is cut off and its error returned.
+// the rest is cut off and its error returned. A handler that calls it waits
+// for itself.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.draining.Store(true)
 	s.stop()
@@ -234,7 +235,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 
 // Close ends the server at once: sessions end, the contexts of handlers too.
 // It does not wait for handlers that run on regardless; what they return is
-// dropped.
+// dropped. An inline handler must not call it: it would wait for itself.
 func (s *Server) Close() error {
 	s.draining.Store(true)
 	s.stop()

@@ -89,22 +89,27 @@ func (c *serverCall) send(resp any) error {
 	if c.method.inline {
 		return c.post(resp, n)
 	}
-	err = sendMessage(&c.ctx, c.peer.lane, &c.header, c.method.codec, resp, n)
-	if err != nil {
-		return c.unsent(err)
+	if err = c.transmit(resp, n); err == nil {
+		return nil
 	}
+	if isEncodeError(err) {
+		return c.unsendable(err)
+	}
+	c.peer.server.stats.late.Add(1) // nobody waits for it
 	return nil
 }
 
-// unsent sorts out why a response did not go: nobody waits for it, or it
-// could not be encoded.
-func (c *serverCall) unsent(err error) error {
-	var encode *encodeError
-	if errors.As(err, &encode) {
-		return c.unsendable(err)
+// transmit sends the response: at once if it is one frame and there is room.
+func (c *serverCall) transmit(resp any, n int) error {
+	if n <= c.peer.lane.MaxPayload() {
+		err := sendMessage(noWait, c.peer.lane, &c.header, c.method.codec, resp, n)
+		if err == nil || isEncodeError(err) {
+			return err
+		}
 	}
-	c.peer.server.stats.late.Add(1)
-	return nil
+	return c.peer.wait(&c.ctx, n, func(ctx context.Context) error {
+		return sendMessage(ctx, c.peer.lane, &c.header, c.method.codec, resp, n)
+	})
 }
 
 // post answers from the delivering goroutine, which must not wait.
@@ -148,7 +153,10 @@ func (c *serverCall) fail(err error, flags wire.Flags) {
 		c.peer.post(&c.header, buf)
 		return
 	}
-	if c.peer.lane.Send(&c.ctx, c.header, fault) != nil {
+	err = c.peer.wait(&c.ctx, len(fault), func(ctx context.Context) error {
+		return c.peer.lane.Send(ctx, c.header, fault)
+	})
+	if err != nil {
 		c.peer.server.stats.late.Add(1)
 	}
 }

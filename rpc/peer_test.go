@@ -1,0 +1,196 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rpc/verbena/codec"
+	"github.com/verbena-rpc/verbena/pool/pooltest"
+	"github.com/verbena-rpc/verbena/transport/wire"
+)
+
+// What the delivering goroutine sends waits in the outbox while there is no
+// room, and the goroutine goes on.
+func TestOutbox(t *testing.T) {
+	pooltest.Check(t)
+	synctest.Test(t, func(t *testing.T) {
+		r := join(t, echo, Inline(echoMethod.Name))
+		drain := r.remote.fill()
+		var wg sync.WaitGroup
+		for i := range 100 {
+			wg.Go(func() {
+				text := strings.Repeat(fmt.Sprint(i%10), 1+100*i) // some beyond MaxPayload
+				got, err := r.echo(t.Context(), text)
+				require.NoError(t, err)
+				require.Equal(t, text, got)
+			})
+		}
+		synctest.Wait()
+		require.EqualValues(t, 100, r.server.Stats().InFlight)
+		drain()
+		wg.Wait()
+		synctest.Wait()
+		require.Zero(t, r.server.Stats().InFlight)
+	})
+}
+
+// A client that stops keeps a handler for a bounded time, though its call has
+// no deadline.
+func TestClientThatStops(t *testing.T) {
+	for _, f := range []echoFunc{echo, func(context.Context, *[]byte) (*[]byte, error) { return nil, NotFound }} {
+		pooltest.Check(t)
+		synctest.Test(t, func(t *testing.T) {
+			r := join(t, f)
+			r.remote.fill()
+			start := time.Now()
+			_, err := r.echo(t.Context(), "x")
+			requireError(t, err, Unavailable, MaybeExecuted)
+			require.ErrorIs(t, err, errNotReading)
+			require.Equal(t, patience, time.Since(start).Truncate(time.Second))
+			synctest.Wait()
+			require.Zero(t, r.server.Stats().InFlight)
+		})
+	}
+}
+
+// Case 72: a handler may end its server.
+func TestCloseInHandler(t *testing.T) {
+	pooltest.Check(t)
+	synctest.Test(t, func(t *testing.T) {
+		var r *rig
+		r = join(t, func(_ context.Context, req *[]byte) (*[]byte, error) {
+			require.NoError(t, r.server.Close())
+			return req, nil
+		})
+		_, err := r.echo(t.Context(), "x")
+		requireError(t, err, Unavailable, MaybeExecuted)
+	})
+}
+
+func TestPeerThatDoesNotRead(t *testing.T) {
+	pooltest.Check(t)
+	synctest.Test(t, func(t *testing.T) {
+		r := join(t, echo)
+		r.remote.fill()
+		for i := range uint64(2 * maxOutbox) {
+			if r.client.Send(t.Context(), wire.Header{Kind: wire.Call, Flags: wire.End, Call: i + 1, Method: 1}, nil) != nil {
+				break
+			}
+		}
+		<-r.remote.Done()
+		require.ErrorIs(t, r.remote.Err(), errNotReading)
+		synctest.Wait()
+		require.Zero(t, r.server.Stats().InFlight)
+	})
+}
+
+func TestBadCallers(t *testing.T) {
+	call := wire.Header{Kind: wire.Call, Flags: wire.End, Call: 1, Method: wire.MethodID(echoMethod.Name)}
+	for name, frames := range map[string][]wire.Header{
+		"reply":   {{Kind: wire.Reply, Flags: wire.End, Call: 1}},
+		"id used": {call, call},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pooltest.Check(t)
+			r := join(t, func(ctx context.Context, req *[]byte) (*[]byte, error) {
+				<-ctx.Done()
+				return req, nil
+			})
+			for _, h := range frames {
+				require.NoError(t, r.client.Send(t.Context(), h, []byte("x")))
+			}
+			<-r.remote.Done()
+			require.ErrorContains(t, r.remote.Err(), "peer")
+		})
+	}
+	t.Run("stream", func(t *testing.T) {
+		pooltest.Check(t)
+		r := join(t, echo)
+		h := call
+		h.Flags = 0
+		require.NoError(t, r.client.Send(t.Context(), h, []byte("x")))
+		require.Eventually(t, func() bool { return len(r.remote.frames()) == 1 }, 10*time.Second, time.Millisecond)
+		reply := r.remote.frames()[0]
+		require.Equal(t, uint32(Unimplemented), reply.Arg)
+		require.NotZero(t, reply.Flags&wire.Unseen)
+	})
+	t.Run("cancel of nothing", func(t *testing.T) {
+		pooltest.Check(t)
+		r := join(t, echo)
+		require.NoError(t, r.client.Send(t.Context(), wire.Header{Kind: wire.Cancel, Call: 9}, nil))
+		_, err := r.echo(t.Context(), "x")
+		require.NoError(t, err)
+	})
+}
+
+func TestUndecodableRequest(t *testing.T) {
+	pooltest.Check(t)
+	s := NewServer(nil)
+	m := &Method{Name: "/test.Echo/Odd", Codec: oddCodec{codec.Raw, func(dst []byte) (int, error) { return len(dst), nil }}}
+	require.NoError(t, s.Register(echoDesc(m), echoFunc(echo)))
+	client, remote := fakePair(4096)
+	conn := newConn(client, client, fakeLimits)
+	remote.start(s.join(remote, remote, fakeLimits))
+	client.start((*connSink)(conn))
+	defer s.Close()
+	defer conn.Close()
+	req, resp := []byte("x"), []byte(nil)
+	err := Call(t.Context(), conn, m, &req, &resp)
+	requireError(t, err, InvalidArgument, Executed)
+}
+
+// oddCodec fails to decode, or to encode in the given way.
+type oddCodec struct {
+	codec.Codec
+	marshal func(dst []byte) (int, error)
+}
+
+func (oddCodec) Unmarshal([]byte, any) error { return errors.New("odd") }
+
+func (c oddCodec) MarshalTo(dst []byte, _ any) (int, error) { return c.marshal(dst) }
+
+// What cannot be encoded leaves nothing behind, neither on the way there nor back.
+func TestUnencodable(t *testing.T) {
+	for name, marshal := range map[string]func([]byte) (int, error){
+		"error":   func([]byte) (int, error) { return 0, errors.New("odd") },
+		"shorter": func(dst []byte) (int, error) { return len(dst) - 1, nil },
+		"panic":   func([]byte) (int, error) { panic("odd") },
+	} {
+		for _, n := range []int{10, 5000} { // below and above MaxPayload
+			for _, inline := range []bool{false, true} {
+				t.Run(fmt.Sprint(name, n, inline), func(t *testing.T) {
+					pooltest.Check(t)
+					there := &Method{Name: "/test.Echo/There", Codec: oddCodec{codec.Raw, marshal}}
+					hooked := make(chan error, 1)
+					opts := []ServerOption{OnError(func(err error) { hooked <- err })}
+					if inline {
+						opts = append(opts, Inline(echoMethod.Name))
+					}
+					r := join(t, echo, opts...)
+					req, resp := make([]byte, n), []byte(nil)
+					err := Call(t.Context(), r.conn, there, &req, &resp)
+					requireError(t, err, Internal, NotExecuted)
+					require.Empty(t, r.client.frames())
+
+					r.server.methods[wire.MethodID(echoMethod.Name)].codec = oddBack{there.Codec}
+					err = Call(t.Context(), r.conn, echoMethod, &req, &resp)
+					require.True(t, requireError(t, err, Internal, Executed).FromPeer())
+					require.Equal(t, Internal, CodeOf(<-hooked))
+				})
+			}
+		}
+	}
+}
+
+// oddBack decodes what is right and encodes oddly.
+type oddBack struct{ codec.Codec }
+
+func (oddBack) Unmarshal(src []byte, msg any) error { return codec.Raw.Unmarshal(src, msg) }
