@@ -150,6 +150,11 @@ func (c *Config) Validate() error {
 	return nil
 }
 
+// depth is the number of work requests that a QP has outstanding at most, and
+// so the completions that a CQ must have room for. Rounding may make its queues
+// deeper, but no more than what was asked for is ever posted.
+func (c *Config) depth() int { return c.SQDepth + c.RQDepth }
+
 // mtuCode is the code of an MTU in bytes, 0 if there is none.
 func mtuCode(bytes int) verbs.MTU {
 	for m := verbs.MTU256; m <= verbs.MTU4096; m++ {

@@ -144,9 +144,9 @@ func (d *device) recycle(ep *endpoint) {
 	w.Put(ep)
 }
 
-// admit reserves n completions on the CQ that has most room for them, and an
-// index in its poller's table (case 38).
-func (d *device) admit(n int) (*poller, uint16, error) {
+// admit takes a place in the table of the poller with most of them. There are
+// as many as have room in the CQ for all completions at once (case 38).
+func (d *device) admit() (*poller, uint16, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
@@ -154,22 +154,24 @@ func (d *device) admit(n int) (*poller, uint16, error) {
 	}
 	best := d.pollers[0]
 	for _, p := range d.pollers[1:] {
-		if p.admitted < best.admitted {
+		if len(p.places) > len(best.places) {
 			best = p
 		}
 	}
-	index, ok := best.admit(n)
-	if !ok {
-		return nil, 0, &FullError{Device: d.name, QPs: len(d.endpoints), Depth: best.cq.Depth(), Need: n}
+	last := len(best.places) - 1
+	if last < 0 {
+		return nil, 0, &FullError{Device: d.name, QPs: len(d.endpoints), Depth: best.cq.Depth(), Need: d.cfg.depth()}
 	}
+	index := best.places[last]
+	best.places = best.places[:last]
 	return best, index, nil
 }
 
-// dismiss gives back what admit reserved.
-func (d *device) dismiss(p *poller, index uint16, n int) {
+// dismiss gives a place back.
+func (d *device) dismiss(p *poller, index uint16) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	p.dismiss(index, n)
+	p.places = append(p.places, index)
 }
 
 func (d *device) add(ep *endpoint) {

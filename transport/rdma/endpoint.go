@@ -26,15 +26,14 @@ var inlineSizes = [...]int{256, 96, 0}
 // all fields without a note. While it has a link, send is shared as its
 // comment says, and recv is the poller's.
 type endpoint struct {
-	dev      *device
-	port     uint8
-	poller   *poller
-	index    uint16 // in the poller's table
-	admitted int    // entries of the poller's CQ
-	rings    *rings
-	qp       verbs.QP
-	machine  *qpstate.Machine
-	lives    int
+	dev     *device
+	port    uint8
+	poller  *poller
+	index   uint16 // in the poller's table
+	rings   *rings
+	qp      verbs.QP
+	machine *qpstate.Machine
+	lives   int
 
 	generation atomic.Uint32 // of the work requests posted
 	link       atomic.Pointer[link]
@@ -65,14 +64,12 @@ func (r *rings) free() error {
 // newEndpoint makes an endpoint in INIT with its receives posted. On error
 // nothing is left (case 63).
 func (d *device) newEndpoint(port uint8) (_ *endpoint, err error) {
-	ep := &endpoint{dev: d, port: port, admitted: d.cfg.SQDepth + d.cfg.RQDepth}
-	// Rounding may make the queues deeper, but no more than what was asked
-	// for is ever posted, so that this is what can complete.
-	ep.poller, ep.index, err = d.admit(ep.admitted)
+	ep := &endpoint{dev: d, port: port}
+	ep.poller, ep.index, err = d.admit()
 	if err != nil {
 		return nil, err
 	}
-	undo := []func(){func() { d.dismiss(ep.poller, ep.index, ep.admitted) }}
+	undo := []func(){func() { d.dismiss(ep.poller, ep.index) }}
 	defer func() {
 		if err != nil {
 			for i := range undo {
@@ -100,7 +97,7 @@ func (d *device) newEndpoint(port uint8) (_ *endpoint, err error) {
 // newRings maps and registers the rings of one endpoint. The registration
 // carries no remote rights: the peer reaches a slot by a SEND alone.
 func (d *device) newRings() (*rings, error) {
-	size := (d.cfg.SQDepth + d.cfg.RQDepth) * d.cfg.SlotSize
+	size := d.cfg.depth() * d.cfg.SlotSize
 	arena, err := pool.NewArena(size)
 	if err != nil {
 		return nil, &SetupError{d.name, "map the rings of a QP", err}
@@ -220,8 +217,8 @@ func (ep *endpoint) restart() error {
 }
 
 // destroy destroys the QP. Memory that might still be reached, by the device
-// or by a caller with a slot, goes into quarantine, and so do the entries of
-// the CQ.
+// or by a caller with a slot, goes into quarantine, and so does the room in the
+// CQ.
 func (ep *endpoint) destroy(clean bool) {
 	ep.poller.table[ep.index].Store(nil)
 	ep.poller.sync()
@@ -230,7 +227,7 @@ func (ep *endpoint) destroy(clean bool) {
 	}
 	var lost *rings
 	if clean {
-		ep.dev.dismiss(ep.poller, ep.index, ep.admitted)
+		ep.dev.dismiss(ep.poller, ep.index)
 		clean = ep.rings.free() == nil
 	}
 	if !clean {

@@ -33,8 +33,7 @@ type poller struct {
 	work    []func()
 	hasWork atomic.Bool
 
-	admitted int      // dev.mu: entries that may be needed at once
-	indices  []uint16 // dev.mu: free places in table
+	places []uint16 // dev.mu: free indices of table
 
 	naps, ticks atomic.Uint64 // sleeps, and those that the safety tick ended
 }
@@ -58,29 +57,13 @@ func startPoller(d *device) (*poller, error) {
 		return nil, &SetupError{d.name, fmt.Sprintf("create a CQ of %d entries", depth), err}
 	}
 	p := &poller{dev: d, cq: cq, ch: ch, done: make(chan struct{})}
-	places := min(cq.Depth()/(d.cfg.SQDepth+d.cfg.RQDepth), wrid.MaxEndpoints)
+	places := min(cq.Depth()/d.cfg.depth(), wrid.MaxEndpoints)
 	p.table = make([]atomic.Pointer[endpoint], places)
 	for i := range places {
-		p.indices = append(p.indices, uint16(places-1-i))
+		p.places = append(p.places, uint16(i))
 	}
 	go p.run()
 	return p, nil
-}
-
-func (p *poller) admit(n int) (index uint16, ok bool) {
-	last := len(p.indices) - 1
-	if p.admitted+n > p.cq.Depth() || last < 0 {
-		return 0, false
-	}
-	index = p.indices[last]
-	p.indices = p.indices[:last]
-	p.admitted += n
-	return index, true
-}
-
-func (p *poller) dismiss(index uint16, n int) {
-	p.indices = append(p.indices, index)
-	p.admitted -= n
 }
 
 // do runs fn on the poller's goroutine, between two batches.

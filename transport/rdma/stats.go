@@ -55,7 +55,7 @@ func (d *device) addTo(s *Stats) {
 	defer d.mu.Unlock()
 	s.QPs += len(d.endpoints)
 	s.Quarantined += len(d.quarantine)
-	s.PinnedBytes += int64(len(d.endpoints)+len(d.quarantine)) * int64((d.cfg.SQDepth+d.cfg.RQDepth)*d.cfg.SlotSize)
+	s.PinnedBytes += int64(len(d.endpoints)+len(d.quarantine)) * int64(d.cfg.depth()*d.cfg.SlotSize)
 	for _, w := range d.warm {
 		ws := w.Stats()
 		s.Pooled += ws.Ready
