@@ -5,6 +5,8 @@ import (
 	"errors"
 	"runtime/debug"
 
+	"github.com/valyala/bytebufferpool"
+
 	"github.com/verbena-rpc/verbena/pool"
 	"github.com/verbena-rpc/verbena/transport/wire"
 )
@@ -145,7 +147,10 @@ func (c *serverCall) fail(err error, flags wire.Flags) {
 	if len(details) > c.peer.maxMessage-wire.MaxErrorText {
 		details = nil
 	}
-	fault := wire.AppendFault(nil, e.Message, details)
+	scratch := bytebufferpool.Get()
+	defer bytebufferpool.Put(scratch)
+	scratch.B = wire.AppendFault(scratch.B, e.Message, details)
+	fault := scratch.B
 	c.header = wire.Header{Kind: wire.Reply, Flags: wire.End | wire.Error | flags, Call: c.id, Arg: uint32(e.Code)}
 	if c.method.inline {
 		buf := pool.Get(len(fault))
