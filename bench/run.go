@@ -35,8 +35,6 @@ func runCommand(ctx context.Context, args []string) error {
 	if err := parse(fs, args); err != nil {
 		return err
 	}
-	s.procs = cmp.Or(s.procs, max(1, runtime.NumCPU()/2))
-	s.poll = cmp.Or(s.poll, "busy")
 	if *quick {
 		l.sizes, l.callers = ints{64, 4 << 10}, ints{1, 64}
 		l.duration, l.rounds = time.Second, 3
@@ -44,6 +42,9 @@ func runCommand(ctx context.Context, args []string) error {
 	if err := errors.Join(s.validate(), l.validate()); err != nil {
 		return err
 	}
+	s.procs = cmp.Or(s.procs, max(1, runtime.NumCPU()/2))
+	s.poll = cmp.Or(s.poll, "busy")
+	runtime.GOMAXPROCS(s.procs)
 	stopProfile, err := s.startProfile()
 	if err != nil {
 		return err
