@@ -7,7 +7,7 @@ BIN         := $(CURDIR)/bin
 VM          := $(BIN)/verbena-vm
 
 # Packages whose tests need an RDMA device: run in the VM, one boot each.
-VM_PACKAGES := ./transport/rdma/... ./bench/...
+VM_PACKAGES := ./transport/rdma ./transport/rdma/internal/qpstate ./transport/rdma/internal/verbs/ibverbs ./internal/e2e ./bench
 
 # Deadlines: of one package on the host, of one package in the VM.
 TEST_TIMEOUT := 10m
@@ -24,7 +24,7 @@ setup: $(VM) ## install what tests and benchmarks need (QEMU, a kernel, perftest
 
 build: ## build the commands into bin/
 	@mkdir -p $(BIN)
-	$(GO) build -o $(BIN)/ ./cmd/... ./bench
+	$(GO) build -o $(BIN)/ ./cmd/... ./bench ./examples/...
 
 generate: ## regenerate stubs from .proto files (needs protoc)
 	$(GO) generate ./...
@@ -53,8 +53,9 @@ vm: $(VM) ## the suites that need a real RDMA device, in the VM
 	  echo "SKIPPED: the VM suites, for the reason above"; \
 	fi
 
-examples: ## run the examples as separate processes
-	$(GO) test -count=1 -timeout $(TEST_TIMEOUT) ./examples/...
+examples: build ## run the examples as separate processes, over tcp here and over rdma in the VM
+	examples/run.sh $(BIN) 127.0.0.1
+	@if $(VM) check; then $(VM) run -timeout $(VM_TIMEOUT) -- examples/run.sh $(BIN) 10.8.1.1 rdma; fi
 
 test: setup unit vm examples ## all tests
 
