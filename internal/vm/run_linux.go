@@ -14,10 +14,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Bounds of one run. A guest boots in seconds; on a host that is busy with
-// other guests it has taken half a minute.
+// bootTimeouts bound one boot after the other. A guest boots in seconds; on a
+// host that is busy with other guests it has taken half a minute. About one
+// boot in a hundred stops for ever somewhere in the kernel's set-up, seen under
+// emulation only: since nothing has run yet, it is simply tried again.
+var bootTimeouts = []time.Duration{45 * time.Second, 90 * time.Second, 2 * time.Minute}
+
+// errHung is a boot that did not end in its time.
+var errHung = fmt.Errorf("%w: nothing heard", ErrBoot)
+
+// Bounds of one run.
 const (
-	bootTimeout = 2 * time.Minute
 	quitGrace   = 5 * time.Second // from SIGQUIT to the end of a program past its deadline
 	drainGrace  = 2 * time.Second // for Stdout and Stderr to take the last output
 	maxLog      = 16 << 20        // bytes of console kept; the first fault is what counts
@@ -37,12 +44,24 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
+	var res Result
+	for _, timeout := range bootTimeouts {
+		res, err = runGuest(ctx, cfg, qemu, m, timeout)
+		if !errors.Is(err, errHung) {
+			break
+		}
+	}
+	return res, err
+}
+
+// runGuest is one attempt of Run.
+func runGuest(ctx context.Context, cfg Config, qemu string, m machine, bootTimeout time.Duration) (Result, error) {
 	g, err := startGuest(qemu, m.args(), cfg.KernelLog)
 	if err != nil {
 		return Result{}, err
 	}
 	s := newSession(g.control, cfg)
-	res, err := g.run(ctx, cfg, s)
+	res, err := g.run(ctx, cfg, s, bootTimeout)
 	g.kill() // its disk is memory, and what counts has arrived
 	res.KernelLog = g.close(s)
 	return res, g.explain(res, err)
@@ -163,7 +182,7 @@ func socketPair() (host, guest *os.File, err error) {
 }
 
 // run drives the control port until the result, the deadline or ctx.
-func (g *guest) run(ctx context.Context, cfg Config, s *session) (res Result, err error) {
+func (g *guest) run(ctx context.Context, cfg Config, s *session, bootTimeout time.Duration) (res Result, err error) {
 	boot, deadline := time.NewTimer(bootTimeout), time.NewTimer(cfg.Timeout)
 	defer boot.Stop()
 	defer deadline.Stop()
@@ -182,7 +201,7 @@ func (g *guest) run(ctx context.Context, cfg Config, s *session) (res Result, er
 			}
 			return g.outcome(res, e)
 		case <-boot.C:
-			return res, fmt.Errorf("%w: nothing heard for %v", ErrBoot, bootTimeout)
+			return res, fmt.Errorf("%w for %v", errHung, bootTimeout)
 		case <-deadline.C:
 			if !g.ready {
 				return res, fmt.Errorf("%w (%v), before the program was started", ErrDeadline, cfg.Timeout)

@@ -57,6 +57,22 @@ func TestRunRefusesAGuestThatTalksNonsense(t *testing.T) {
 	require.ErrorContains(t, err, "unknown frame kind")
 }
 
+// The first boot hangs, the second does not; three that hang are an error.
+func TestRunBootsAgain(t *testing.T) {
+	defer func(d []time.Duration) { bootTimeouts = d }(bootTimeouts)
+	bootTimeouts = []time.Duration{50 * time.Millisecond, time.Minute}
+	marker := filepath.Join(t.TempDir(), "booted")
+	cfg := fakeQEMU(t, `[ -e `+marker+` ] || { touch `+marker+`; exec sleep 1000; }
+		printf '\003\002\000\000\000{}' >&3; printf '\007\016\000\000\000{"exitCode":5}' >&3; exec sleep 1000`)
+	res, err := Run(context.Background(), cfg)
+	require.NoError(t, err)
+	require.Equal(t, 5, res.ExitCode)
+
+	bootTimeouts = []time.Duration{50 * time.Millisecond, 50 * time.Millisecond}
+	_, err = Run(context.Background(), fakeQEMU(t, "exec sleep 1000"))
+	require.ErrorIs(t, err, ErrBoot)
+}
+
 func TestRunEndsWithItsContext(t *testing.T) {
 	cfg := fakeQEMU(t, "exec sleep 1000")
 	ctx, cancel := context.WithCancelCause(context.Background())
