@@ -37,12 +37,7 @@ func TestFallbackSaysWhy(t *testing.T) {
 		{"address of no device", newNetwork("", rdma.Config{}), newNetwork("", rdma.Config{}), ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			server, err := newServer(test.server)
-			require.NoError(t, err)
-			require.NoError(t, server.Listen("127.0.0.1:0"))
-			go server.Serve()
-			defer server.Close()
-
+			server := serve(t, test.server, "127.0.0.1")
 			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 			defer cancel()
 			conn, err := rpc.Dial(ctx, test.client, server.Addr().String())

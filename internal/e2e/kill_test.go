@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -91,17 +92,7 @@ func TestClientKilled(t *testing.T) {
 	for _, w := range worlds(t) {
 		t.Run(w.kind.String(), func(t *testing.T) {
 			network := newNetwork("", rdma.Config{})
-			defer network.Fabric.Close()
-			server, err := newServer(network)
-			require.NoError(t, err)
-			require.NoError(t, server.Listen(hostPort(w.server)))
-			served := make(chan error, 1)
-			go func() { served <- server.Serve() }()
-			defer func() {
-				server.Close()
-				require.ErrorIs(t, <-served, rpc.ErrServerClosed)
-			}()
-
+			server := serve(t, network, w.server)
 			var before resources
 			for round := range rounds {
 				client := spawn(t, nil, "client", server.Addr().String(), w.client)
@@ -115,7 +106,14 @@ func TestClientKilled(t *testing.T) {
 				}
 				requireBack(t, network.Fabric, before)
 			}
+			// During the set-up: of the process, of the session, of the QP.
+			for range rounds {
+				client, _ := start(t, nil, "client", os.Args[0], server.Addr().String(), w.client)
+				time.Sleep(time.Duration(rand.IntN(400)) * time.Millisecond)
+				client.kill()
+			}
 			requireNoSessions(t, server)
+			requireBack(t, network.Fabric, before)
 		})
 	}
 }

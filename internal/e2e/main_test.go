@@ -121,6 +121,24 @@ func clientRole(args []string) error {
 	return nil
 }
 
+// serve runs a server in this process until the test ends.
+func serve(t *testing.T, network *transport.Network, host string) *rpc.Server {
+	t.Helper()
+	server, err := newServer(network)
+	require.NoError(t, err)
+	require.NoError(t, server.Listen(hostPort(host)))
+	served := make(chan error, 1)
+	go func() { served <- server.Serve() }()
+	t.Cleanup(func() {
+		server.Close()
+		require.ErrorIs(t, <-served, rpc.ErrServerClosed)
+		if network.Fabric != nil {
+			require.NoError(t, network.Fabric.Close())
+		}
+	})
+	return server
+}
+
 func newNetwork(local string, cfg rdma.Config) *transport.Network {
 	return &transport.Network{
 		Carrier: &tcp.Carrier{Config: tcp.Config{LocalAddr: local}},
@@ -165,6 +183,16 @@ func spawn(t *testing.T, attr *syscall.SysProcAttr, role string, args ...string)
 // spawnCommand is spawn by way of another program, which runs this binary.
 func spawnCommand(t *testing.T, attr *syscall.SysProcAttr, role, program string, args ...string) *process {
 	t.Helper()
+	p, stdout := start(t, attr, role, program, args...)
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	require.NoError(t, err, "%s did not start", role)
+	p.line = strings.TrimSpace(line)
+	return p
+}
+
+// start starts a role and waits for nothing.
+func start(t *testing.T, attr *syscall.SysProcAttr, role, program string, args ...string) (*process, io.Reader) {
+	t.Helper()
 	cmd := exec.Command(program, args...)
 	cmd.Env = append(os.Environ(), roleVar+"="+role)
 	cmd.Stderr = os.Stderr
@@ -176,10 +204,7 @@ func spawnCommand(t *testing.T, attr *syscall.SysProcAttr, role, program string,
 	require.NoError(t, cmd.Start())
 	p := &process{Cmd: cmd, stdin: stdin}
 	t.Cleanup(p.kill)
-	line, err := bufio.NewReader(stdout).ReadString('\n')
-	require.NoError(t, err, "%s did not start", role)
-	p.line = strings.TrimSpace(line)
-	return p
+	return p, stdout
 }
 
 // kill ends the process as kill -9 does, and waits for it.
