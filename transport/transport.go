@@ -68,7 +68,9 @@ type Link interface {
 	MaxPayload() int
 
 	// Reserve claims room for a frame with n <= MaxPayload payload bytes. It
-	// waits for room until ctx is done or the link is dead. A slot must be
+	// waits for room until ctx is done or the link is dead. Where there is room
+	// it does not look at ctx: with a context that is over, Reserve takes what
+	// is free at once or fails at once, with the error of ctx. A slot must be
 	// given back by Commit or Discard, soon: slots are few.
 	Reserve(ctx context.Context, class Class, n int) (Slot, error)
 

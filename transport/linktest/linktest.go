@@ -44,6 +44,7 @@ func Run(t *testing.T, pair Pair) {
 		{"Concurrent", testConcurrent, false},
 		{"Stats", testStats, true},
 		{"ReserveWaits", testReserveWaits, false},
+		{"ReserveNow", testReserveNow, true},
 		{"ReserveTooLarge", testReserveTooLarge, true},
 		{"Discard", testDiscard, true},
 		{"ControlPasses", testControlPasses, false},

@@ -39,6 +39,26 @@ func testReserveWaits(t *testing.T, pair Pair) {
 	require.NoError(t, <-room)
 }
 
+// testReserveNow: a context that is over does not keep Reserve from room that
+// is there, of any class, and callers that must not wait rely on it.
+func testReserveNow(t *testing.T, pair Pair) {
+	a, b := started(t, pair)
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, class := range [...]transport.Class{transport.Small, transport.Bulk, transport.Control} {
+		for range 100 {
+			slot, err := a.Reserve(over, class, 8)
+			require.NoError(t, err, "class %d", class)
+			a.Discard(slot)
+		}
+		slot, err := a.Reserve(over, class, 8)
+		require.NoError(t, err, "class %d", class)
+		copy(slot.Payload, pattern(8, 1))
+		require.NoError(t, a.Commit(slot, call(uint64(class))))
+		require.Equal(t, uint64(class), b.take(1)[0].h.Call)
+	}
+}
+
 func testReserveTooLarge(t *testing.T, pair Pair) {
 	a, _ := started(t, pair)
 	for _, n := range []int{-1, a.MaxPayload() + 1, 1 << 30} {
