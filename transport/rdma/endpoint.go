@@ -1,9 +1,9 @@
 package rdma
 
 import (
+	"context"
 	"fmt"
 	"sync/atomic"
-	"time"
 
 	"github.com/verbena-rpc/verbena/pool"
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/qpstate"
@@ -163,10 +163,14 @@ func (ep *endpoint) release(why string, reuse bool) {
 	if isRXE(&ep.dev.attr) {
 		limit = drainTimeRXE
 	}
-	timeout := time.NewTimer(limit)
-	defer timeout.Stop()
-	drained := ep.drain(why, timeout.C)
-	ep.rings.held = !ep.send.home(timeout.C)
+	err := ep.machine.ToErr(why)
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	drained := err == nil && ep.drain(ctx)
+	if !drained {
+		ep.detach() // what the device kept is counted below, and stays so
+	}
+	ep.rings.held = !ep.send.home(ctx)
 	switch {
 	case !drained || ep.rings.held:
 		ep.dev.fabric.lost.Add(1)
@@ -178,12 +182,9 @@ func (ep *endpoint) release(why string, reuse bool) {
 	}
 }
 
-// drain takes the QP to ERR and waits until every work request has completed
-// (cases 1, 2, 14). No marker is posted: not every device completes one.
-func (ep *endpoint) drain(why string, timeout <-chan time.Time) bool {
-	if err := ep.machine.ToErr(why); err != nil {
-		return false
-	}
+// drain waits until every work request of a QP in ERR has completed (cases 1,
+// 2, 14). No marker is posted: not every device completes one.
+func (ep *endpoint) drain(ctx context.Context) bool {
 	ep.poller.do(func() {
 		ep.sealed = true
 		ep.settle()
@@ -191,7 +192,7 @@ func (ep *endpoint) drain(why string, timeout <-chan time.Time) bool {
 	select {
 	case <-ep.drained:
 		return true
-	case <-timeout:
+	case <-ctx.Done():
 		return false
 	}
 }
@@ -216,12 +217,17 @@ func (ep *endpoint) restart() error {
 	return ep.begin()
 }
 
+// detach makes the poller forget the endpoint.
+func (ep *endpoint) detach() {
+	ep.poller.table[ep.index].Store(nil)
+	ep.poller.sync()
+}
+
 // destroy destroys the QP. Memory that might still be reached, by the device
 // or by a caller with a slot, goes into quarantine, and so does the room in the
 // CQ.
 func (ep *endpoint) destroy(clean bool) {
-	ep.poller.table[ep.index].Store(nil)
-	ep.poller.sync()
+	ep.detach()
 	if err := ep.qp.Destroy(); err != nil {
 		clean = false
 	}

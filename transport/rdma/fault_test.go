@@ -239,6 +239,36 @@ func TestDrainNeverEnds(t *testing.T) {
 	}
 }
 
+// Completions of sends never come, the device's or an unsignalled tail's. The
+// link ends by the drain's time all the same: its slots are with the device,
+// no caller has one, and the memory is unmapped when the device closes.
+func TestDrainWithoutSends(t *testing.T) {
+	checkLeaks(t)
+	synctest.Test(t, func(t *testing.T) {
+		_, ends := simEnds(t, simverbs.Config{Faults: simverbs.Faults{
+			OnCompletion: func(c simverbs.Completion, _ *rand.Rand) simverbs.Fate {
+				return simverbs.Fate{Drop: c.Host == "a" && c.Send}
+			},
+		}})
+		cfg := small
+		cfg.Poll = EventsOnly
+		fabrics, links := pair(t, ends, cfg)
+		s := newSink()
+		links[0].Start(s)
+		require.NoError(t, send(links[0], 1, 8))
+		start := time.Now()
+		links[0].Close(nil)
+		require.NoError(t, ended(t, links[0], s))
+		require.Equal(t, drainTime, time.Since(start), "one time for both")
+		require.EqualValues(t, 1, fabrics[0].Stats().LostDrains)
+		require.False(t, links[0].ep.rings.held)
+		links[1].Close(nil)
+		for _, f := range fabrics {
+			require.NoError(t, f.Close())
+		}
+	})
+}
+
 // The QP does not even go to ERR.
 func TestDrainRefused(t *testing.T) {
 	checkLeaks(t)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/verbena-rpc/verbena/transport"
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/credit"
@@ -184,9 +183,11 @@ func (l *link) Discard(s transport.Slot) {
 	l.gaveBack()
 }
 
-// home waits until every slot is free, and takes them all. The flush lock is
-// held and nothing is with the device.
-func (r *sendRing) home(timeout <-chan time.Time) bool {
+// home waits until no caller has a slot, and takes all that are free. The flush
+// lock is held. Slots that the device kept after a drain that did not end are
+// not waited for; the poller has nothing to do with them any more.
+func (r *sendRing) home(ctx context.Context) bool {
+	want := len(r.slots) - int(r.posted.Load()-r.completed.Load())
 	for n := 0; ; {
 		for _, q := range []func() (uint32, bool){r.published.Pop, r.free.Pop, r.reserved.Pop} {
 			for _, ok := q(); ok; _, ok = q() {
@@ -198,12 +199,12 @@ func (r *sendRing) home(timeout <-chan time.Time) bool {
 				r.queues[i].pop(r.slots)
 			}
 		}
-		if n == len(r.slots) {
+		if n == want {
 			return true
 		}
 		select {
 		case <-r.returned:
-		case <-timeout:
+		case <-ctx.Done():
 			return false
 		}
 	}
