@@ -183,8 +183,12 @@ func (ep *endpoint) release(why string, reuse bool) {
 }
 
 // drain waits until every work request of a QP in ERR has completed (cases 1,
-// 2, 14). No marker is posted: not every device completes one.
+// 2, 14). A marker is posted only where it must be: not every device completes
+// one.
 func (ep *endpoint) drain(ctx context.Context) bool {
+	if ep.send.unmarked {
+		ep.mark()
+	}
 	ep.poller.do(func() {
 		ep.sealed = true
 		ep.settle()
@@ -195,6 +199,15 @@ func (ep *endpoint) drain(ctx context.Context) bool {
 	case <-ctx.Done():
 		return false
 	}
+}
+
+// mark posts a signalled send of nothing behind sends that may have completed
+// unseen. In ERR it never leaves, and completes after them. When it is refused
+// it stays counted, and the drain ends by its time.
+func (ep *endpoint) mark() {
+	position := ep.send.posted.Load() - 1
+	id := wrid.Make(wrid.Send, uint16(ep.generation.Load()%wrid.Generations), ep.index, position)
+	ep.qp.PostSend([]verbs.SendWR{{ID: uint64(id), Opcode: verbs.OpSend, Flags: verbs.SendSignaled}})
 }
 
 // settle closes drained when the last completion has come, on the poller, as

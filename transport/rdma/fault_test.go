@@ -269,6 +269,32 @@ func TestDrainWithoutSends(t *testing.T) {
 	})
 }
 
+// The device takes a part of a batch: the sends that it took are not signalled,
+// and complete unseen. The drain does not wait for its time.
+func TestPartOfABatch(t *testing.T) {
+	for _, model := range []simverbs.Model{simverbs.RXE, simverbs.Spec} {
+		for taken := range 4 {
+			t.Run(fmt.Sprintf("model=%d/taken=%d", model, taken), func(t *testing.T) {
+				checkLeaks(t)
+				sim, ends := simEnds(t, simverbs.Config{Model: model})
+				fabrics, links := pair(t, ends, small)
+				l, s := links[0], newSink()
+				l.Start(s)
+				links[1].Start(newSink())
+				l.send.mu.Lock()
+				for i := range 4 {
+					require.NoError(t, send(l, i, 8))
+				}
+				sim.FailCall("a", "ibv_post_send", taken+1, syscall.ENOMEM)
+				l.send.mu.Unlock()
+				l.flush()
+				require.ErrorIs(t, ended(t, l, s), syscall.ENOMEM)
+				require.Zero(t, fabrics[0].Stats().LostDrains)
+			})
+		}
+	}
+}
+
 // The QP does not even go to ERR.
 func TestDrainRefused(t *testing.T) {
 	checkLeaks(t)

@@ -64,6 +64,8 @@ type sendRing struct {
 	queues [2]fifo    // published and not posted: frames of lanes, frames of the link
 	ticket uint32
 	wrs    [sendBatch]verbs.SendWR
+
+	unmarked bool // the last sends posted are not signalled; the marker behind them is not posted yet
 }
 
 // sendSlot is what is known of the frame in a slot.
@@ -397,6 +399,10 @@ func (l *link) post(start uint32, n, size int) {
 	r.posted.Store(start + uint32(n)) // before a completion can come
 	taken, err := l.ep.qp.PostSend(r.wrs[:n])
 	if err != nil {
+		if taken > 0 { // unsignalled; the slot after them is kept for the marker
+			r.unmarked = true
+			taken++
+		}
 		r.posted.Store(start + uint32(taken))
 		for i := taken; i < n; i++ {
 			r.put(r.order[(start+uint32(i))%uint32(len(r.order))])
