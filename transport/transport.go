@@ -61,7 +61,8 @@ type Link interface {
 	Kind() Kind
 
 	// Start begins delivery to r. It is called once, before anything else
-	// arrives at r; frames may be sent before.
+	// arrives at r; frames may be sent before. If the link has died by itself
+	// since, r is told by Closed, from another goroutine.
 	Start(r Receiver)
 
 	// MaxPayload is the largest payload of one frame in bytes. It never changes.

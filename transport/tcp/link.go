@@ -49,7 +49,9 @@ type state struct {
 	handed   bool     // its holder left it to the writer
 	corked   bool     // the reader will see to it that frames leave
 	broken   bool     // nothing can be written any more
+	failed   error    // of the write that broke it; the reader ends the link
 	dead     bool
+	own      bool  // it ended by Close
 	err      error // why; nil: regular end here
 	recv     transport.Receiver
 	readDone chan struct{} // nil while there is no reader
@@ -106,6 +108,9 @@ func (l *link) Start(r transport.Receiver) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.state.dead {
+		if !l.state.own {
+			go r.Closed(l.state.err) // who closed it knows
+		}
 		return
 	}
 	l.state.recv = r
@@ -114,16 +119,16 @@ func (l *link) Start(r transport.Receiver) {
 }
 
 // Close implements transport.Link.
-func (l *link) Close(err error) { l.shut(err) }
+func (l *link) Close(err error) { l.shut(err, true) }
 
 // shut lets the link die; only the first call counts.
-func (l *link) shut(err error) {
+func (l *link) shut(err error, own bool) {
 	l.mu.Lock()
 	if l.state.dead {
 		l.mu.Unlock()
 		return
 	}
-	l.state.dead, l.state.err = true, err
+	l.state.dead, l.state.own, l.state.err = true, own, err
 	l.state.broken = l.state.broken || err != nil
 	l.dead.Store(true)
 	l.mu.Unlock()

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -65,7 +66,10 @@ func (l *link) read(recv transport.Receiver, epoch uint64, done chan<- struct{})
 	err := p.run()
 	l.uncork()
 	if !l.dead.Load() {
-		l.shut(err)
+		l.mu.Lock()
+		err = cmp.Or(l.state.failed, err)
+		l.mu.Unlock()
+		l.shut(err, false)
 		return
 	}
 	// Closed here. Take the peer's bytes off its hands until it closes too.
@@ -178,6 +182,9 @@ func (p *parser) frame() error {
 	if h.Length > 0 {
 		if err := p.payload(h); err != nil {
 			return err
+		}
+		if p.owner.stopped() {
+			return errStopped
 		}
 	}
 	p.count.framesReceived.Add(1)

@@ -111,10 +111,14 @@ func (r *room) grant() {
 	}
 }
 
-// close makes all who wait, and all who come, fail with err.
+// close makes all who wait, and all who come, fail with err. Only the first
+// call counts.
 func (r *room) close(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.err != nil {
+		return
+	}
 	r.err = err
 	for _, ws := range r.waiting {
 		for _, w := range ws {

@@ -1,12 +1,14 @@
 package tcp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"runtime"
 	"sync"
+	"time"
 
 	"github.com/verbena-rpc/verbena/pool"
 	"github.com/verbena-rpc/verbena/transport"
@@ -70,13 +72,10 @@ func (l *link) Commit(s transport.Slot, h *wire.Header) error {
 	}
 
 	l.mu.Lock()
-	if st := &l.state; st.dead {
-		err := st.err
+	if st := &l.state; st.dead || st.failed != nil {
+		err := cmp.Or(st.err, st.failed, net.ErrClosed)
 		l.mu.Unlock()
 		l.Discard(s)
-		if err == nil {
-			err = net.ErrClosed
-		}
 		return err
 	}
 	l.state.queue = append(l.state.queue, f)
@@ -151,12 +150,29 @@ func (l *link) flush(block bool) {
 			l.hand()
 			return
 		case err != nil:
-			l.mu.Lock()
-			l.state.broken = true
-			l.mu.Unlock()
-			l.shut(fmt.Errorf("tcp: write: %w", err))
+			l.writeFailed(fmt.Errorf("tcp: write: %w", err))
 		}
 	}
+}
+
+// writeFailed ends a link that cannot send any more: at once, or where there
+// is a reader, when that has taken in what the peer had sent before. It may
+// say why, and is lost with the connection.
+func (l *link) writeFailed(err error) {
+	l.mu.Lock()
+	st := &l.state
+	st.broken = true
+	reading := st.readDone != nil && !st.dead
+	if reading {
+		st.failed = err
+		_ = l.conn.SetReadDeadline(time.Now().Add(linger))
+	}
+	l.mu.Unlock()
+	if reading {
+		l.room.close(err)
+		return
+	}
+	l.shut(err, false)
 }
 
 // hand leaves the flag to the writer.
