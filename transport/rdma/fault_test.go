@@ -295,6 +295,40 @@ func TestPartOfABatch(t *testing.T) {
 	}
 }
 
+// Positions of sends begin at 0 again after 2^32, in the middle of a ring whose
+// length does not divide that.
+func TestPositionsWrap(t *testing.T) {
+	checkLeaks(t)
+	_, ends := simEnds(t, simverbs.Config{})
+	cfg := small
+	cfg.SQDepth, cfg.RQDepth = 31, 64
+	fabrics, links := pair(t, ends, cfg)
+	const before = 1<<32 - 30
+	links[0].send.posted.Store(before)
+	links[0].send.completed.Store(before)
+	s := newSink()
+	links[0].Start(newSink())
+	links[1].Start(s)
+	const n = 300
+	for i := 0; i < n; {
+		links[0].send.mu.Lock() // so that many are outstanding at once
+		for range 20 {
+			require.NoError(t, send(links[0], i, 8))
+			i++
+		}
+		links[0].send.mu.Unlock()
+		links[0].flush()
+		s.await(t, i)
+		links[0].ep.poller.sync()
+	}
+	for i, b := range s.got {
+		require.NoError(t, checkFill(b, i))
+	}
+	links[0].Close(nil)
+	<-links[0].Done()
+	require.Zero(t, fabrics[0].Stats().LostDrains)
+}
+
 // The QP does not even go to ERR.
 func TestDrainRefused(t *testing.T) {
 	checkLeaks(t)

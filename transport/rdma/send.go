@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"context"
+	"math/bits"
 	"sync"
 	"sync/atomic"
 
@@ -60,7 +61,7 @@ type sendRing struct {
 	stuck     atomic.Uint32 // classes of frames that wait for credit; written with mu held
 
 	mu     sync.Mutex // the flush lock; guards what follows
-	order  []uint32   // slot of the frame posted n-th, at n modulo length
+	order  []uint32   // slot of the frame posted n-th, at n modulo length, which divides 2^32
 	queues [2]fifo    // published and not posted: frames of lanes, frames of the link
 	ticket uint32
 	wrs    [sendBatch]verbs.SendWR
@@ -84,7 +85,7 @@ func newSendRing(mem []byte, addr uint64, key uint32, cfg *Config, inline int) *
 		free: ring.NewStack(n), reserved: ring.NewStack(n), published: ring.NewQueue(n),
 		bulkLimit: int32(n-credit.Reserve) / 2, // and half the window, once that is known
 		slots:     make([]sendSlot, n),
-		order:     make([]uint32, n),
+		order:     make([]uint32, 1<<bits.Len(uint(n-1))),
 		queues:    [2]fifo{emptyFIFO, emptyFIFO},
 		returned:  make(chan struct{}, 1),
 	}
