@@ -144,13 +144,14 @@ func (d *device) recycle(ep *endpoint) {
 	w.Put(ep)
 }
 
-// admit takes a place in the table of the poller with most of them. There are
-// as many as have room in the CQ for all completions at once (case 38).
-func (d *device) admit() (*poller, uint16, error) {
+// admit gives an endpoint a place in the table of the poller with most of them,
+// and a generation that nothing at that place had. There are as many places as
+// have room in the CQ for all completions at once (case 38).
+func (d *device) admit(ep *endpoint) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
-		return nil, 0, net.ErrClosed
+		return net.ErrClosed
 	}
 	best := d.pollers[0]
 	for _, p := range d.pollers[1:] {
@@ -160,18 +161,19 @@ func (d *device) admit() (*poller, uint16, error) {
 	}
 	last := len(best.places) - 1
 	if last < 0 {
-		return nil, 0, &FullError{Device: d.name, QPs: len(d.endpoints), Depth: best.cq.Depth(), Need: d.cfg.depth()}
+		return &FullError{Device: d.name, QPs: len(d.endpoints), Depth: best.cq.Depth(), Need: d.cfg.depth()}
 	}
-	index := best.places[last]
+	ep.poller, ep.index = best, best.places[last].index
+	ep.generation.Store(best.places[last].generation)
 	best.places = best.places[:last]
-	return best, index, nil
+	return nil
 }
 
-// dismiss gives a place back.
-func (d *device) dismiss(p *poller, index uint16) {
+// dismiss gives an endpoint's place back.
+func (d *device) dismiss(ep *endpoint) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	p.places = append(p.places, index)
+	ep.poller.places = append(ep.poller.places, place{ep.index, ep.generation.Load() + 1})
 }
 
 func (d *device) add(ep *endpoint) {

@@ -65,11 +65,10 @@ func (r *rings) free() error {
 // nothing is left (case 63).
 func (d *device) newEndpoint(port uint8) (_ *endpoint, err error) {
 	ep := &endpoint{dev: d, port: port}
-	ep.poller, ep.index, err = d.admit()
-	if err != nil {
+	if err := d.admit(ep); err != nil {
 		return nil, err
 	}
-	undo := []func(){func() { d.dismiss(ep.poller, ep.index) }}
+	undo := []func(){func() { d.dismiss(ep) }}
 	defer func() {
 		if err != nil {
 			for i := range undo {
@@ -246,7 +245,7 @@ func (ep *endpoint) destroy(clean bool) {
 	}
 	var lost *rings
 	if clean {
-		ep.dev.dismiss(ep.poller, ep.index)
+		ep.dev.dismiss(ep)
 		clean = ep.rings.free() == nil
 	}
 	if !clean {

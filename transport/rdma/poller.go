@@ -33,9 +33,16 @@ type poller struct {
 	work    []func()
 	hasWork atomic.Bool
 
-	places []uint16 // dev.mu: free indices of table
+	places []place // dev.mu: free ones of table
 
 	naps, ticks atomic.Uint64 // sleeps, and those that the safety tick ended
+}
+
+// place is a free index of a poller's table, and the generation that the next
+// endpoint there begins with.
+type place struct {
+	index      uint16
+	generation uint32
 }
 
 // cqDepth is the number of entries a CQ is asked for: 85 links of default
@@ -60,7 +67,7 @@ func startPoller(d *device) (*poller, error) {
 	places := min(cq.Depth()/d.cfg.depth(), wrid.MaxEndpoints)
 	p.table = make([]atomic.Pointer[endpoint], places)
 	for i := range places {
-		p.places = append(p.places, uint16(i))
+		p.places = append(p.places, place{index: uint16(i)})
 	}
 	go p.run()
 	return p, nil

@@ -246,6 +246,32 @@ func TestStaleCompletion(t *testing.T) {
 	t.Fatal("no QP was used again")
 }
 
+// A completion of a QP that is destroyed comes when another QP has its place in
+// the poller's table: it belongs to neither of its queues (case 9).
+func TestStaleCompletionOfEarlierQP(t *testing.T) {
+	checkLeaks(t)
+	sim, ends := simEnds(t, simverbs.Config{})
+	fabrics := [2]*Fabric{ends[0].fabric(t, small), ends[1].fabric(t, small)} // no pool
+	var lives [2]*link
+	for i := range lives {
+		made, err := join(context.Background(), fabrics, ends)
+		require.NoError(t, err)
+		lives[i] = made[0].(*link)
+		if i == 0 {
+			exchange(t, made)
+			continue
+		}
+		old, l := lives[0], lives[1]
+		require.NotSame(t, old.ep, l.ep)
+		require.Equal(t, old.ep.index, l.ep.index)
+		sim.Inject(l.ep.poller.cq, verbs.WC{
+			ID: uint64(wrid.Make(wrid.Recv, old.generation, l.ep.index, 0)), Status: verbs.WCWRFlushErr, QPNum: old.ep.qp.Num(),
+		})
+		exchange(t, made)
+		require.EqualValues(t, 1, fabrics[0].Stats().Stale)
+	}
+}
+
 // Case 17: any number of warm QPs, and an end at once.
 func TestWarmSizes(t *testing.T) {
 	for _, warm := range []int{-1, 1, 2, 7, 64} {
