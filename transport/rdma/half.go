@@ -77,6 +77,7 @@ func (h *half) Connect(ctx context.Context, epoch uint64, peer wire.QP) (transpo
 	} else if err = h.ep.machine.Connect(h.path(l, &peer), h.timing(&peer)); err == nil {
 		err = ctx.Err()
 	}
+	close(l.connected)
 	if err != nil {
 		l.fail(err, true)
 		<-l.done

@@ -35,9 +35,10 @@ type link struct {
 	local      Addr
 	remote     Addr
 
-	died  atomic.Pointer[cause]
-	dying chan struct{} // closed when died is set
-	done  chan struct{} // closed at the end of teardown
+	connected chan struct{} // closed when Connect makes no transition any more
+	died      atomic.Pointer[cause]
+	dying     chan struct{} // closed when died is set
+	done      chan struct{} // closed at the end of teardown
 
 	send     *sendRing
 	window   *credit.Window
@@ -65,6 +66,7 @@ func newLink(ep *endpoint, epoch uint64, own, peer *wire.QP) *link {
 		local:      addrOf(own),
 		remote:     addrOf(peer),
 		send:       ep.send,
+		connected:  make(chan struct{}),
 		dying:      make(chan struct{}),
 		done:       make(chan struct{}),
 		window:     credit.NewWindow(peer.Depth),
@@ -129,8 +131,11 @@ func (l *link) end(c *cause) {
 	}
 }
 
-// teardown ends a link whose cause is set. See docs/rdma-link.md.
+// teardown ends a link whose cause is set. See docs/rdma-link.md. Of a link that
+// fails while it is being connected, it lets the device finish first: the QP
+// would be another link's when the next transition comes.
 func (l *link) teardown() {
+	<-l.connected
 	why := l.died.Load()
 	l.send.mu.Lock() // 1: for ever; no send is posted
 	var receiver transport.Receiver

@@ -2,10 +2,15 @@ package rdma
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
+	"strings"
+	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -270,6 +275,54 @@ func TestStaleCompletionOfEarlierQP(t *testing.T) {
 		exchange(t, made)
 		require.EqualValues(t, 1, fabrics[0].Stats().Stale)
 	}
+}
+
+// A link fails while it is being connected: its QP is not drained, reset and
+// given to another before the transitions under way are over.
+func TestFailureDuringConnect(t *testing.T) {
+	checkLeaks(t)
+	var mu sync.Mutex
+	var transitions []string
+	_, ends := simEnds(t, simverbs.Config{Faults: simverbs.Faults{OnCall: func(c simverbs.Call, _ *rand.Rand) syscall.Errno {
+		if state, ok := strings.CutPrefix(c.Verb, "ibv_modify_qp "); ok && c.Host == "a" {
+			mu.Lock()
+			transitions = append(transitions, state)
+			mu.Unlock()
+		}
+		return 0
+	}}})
+	a, b := ends[0].fabric(t, small), ends[1].fabric(t, small)
+	h, err := a.Prepare(context.Background(), ends[0].addr)
+	require.NoError(t, err)
+	peer, err := b.Prepare(context.Background(), ends[1].addr)
+	require.NoError(t, err)
+	defer peer.Abort()
+
+	ep := h.(*half).ep
+	ep.dev.mu.Lock() // Connect looks whether the device is closed
+	done := make(chan transport.Link)
+	go func() {
+		l, _ := h.Connect(context.Background(), 1, peer.Offer())
+		done <- l
+	}()
+	within(t, "Connect", func() {
+		for ep.link.Load() == nil {
+			time.Sleep(100 * time.Microsecond)
+		}
+	})
+	ep.link.Load().fail(errors.New("the port is down"), true)
+	for range 50 { // time enough for what must not happen
+		time.Sleep(time.Millisecond)
+	}
+	ep.dev.mu.Unlock()
+	within(t, "the end", func() {
+		if l := <-done; l != nil {
+			<-l.Done()
+		}
+	})
+	mu.Lock()
+	defer mu.Unlock()
+	require.Equal(t, []string{"INIT", "RTR", "RTS", "ERR", "RESET", "INIT"}, transitions[:6])
 }
 
 // Case 17: any number of warm QPs, and an end at once.
