@@ -31,7 +31,8 @@ type assembler struct {
 	maxParts   int // messages in parts at once
 
 	parts map[partKey]*part
-	slack int // bytes allocated beyond what arrived, over all parts
+	open  int64 // bytes of their totals
+	slack int   // bytes allocated beyond what arrived, over all parts
 
 	// between land and frame:
 	whole   *pool.Buf // memory of a message that is one frame
@@ -66,9 +67,6 @@ func (a *assembler) land(h *wire.Header) ([]byte, error) {
 		return nil, err
 	}
 	if p.forgotten {
-		if a.scratch == nil {
-			a.scratch = make([]byte, h.Length)
-		}
 		if len(a.scratch) < int(h.Length) {
 			a.scratch = make([]byte, h.Length)
 		}
@@ -101,7 +99,7 @@ func (a *assembler) frame(h *wire.Header) (Message, bool, error) {
 	if h.Flags&wire.More != 0 {
 		return Message{}, false, nil
 	}
-	delete(a.parts, key)
+	a.remove(key, p)
 	if p.forgotten {
 		return Message{}, false, nil
 	}
@@ -169,6 +167,10 @@ func (a *assembler) first(key partKey, p *part, h *wire.Header) (*part, error) {
 	case len(a.parts) >= a.maxParts:
 		return nil, &wire.ParseError{Field: "flags", Got: uint64(h.Flags), Want: fmt.Sprintf("at most %d messages in chunks at once", a.maxParts)}
 	}
+	if limit := openLimit(a.maxMessage); a.open+int64(h.Total) > limit {
+		return nil, &wire.ParseError{Field: "total", Got: uint64(h.Total), Want: fmt.Sprintf("at most %d, what is left of %d for messages in chunks", limit-a.open, limit)}
+	}
+	a.open += int64(h.Total)
 	p = &part{first: *h}
 	if a.parts == nil {
 		a.parts = make(map[partKey]*part)
@@ -247,8 +249,13 @@ func (a *assembler) drop(key partKey) {
 		if !p.forgotten {
 			a.unwant(p)
 		}
-		delete(a.parts, key)
+		a.remove(key, p)
 	}
+}
+
+func (a *assembler) remove(key partKey, p *part) {
+	delete(a.parts, key)
+	a.open -= int64(p.first.Total)
 }
 
 // reset releases everything; no link delivers any more.
@@ -262,5 +269,5 @@ func (a *assembler) reset() {
 			p.buf.Release()
 		}
 	}
-	a.parts, a.slack = nil, 0
+	a.parts, a.open, a.slack = nil, 0, 0
 }

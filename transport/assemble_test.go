@@ -118,7 +118,7 @@ func TestAssemblerAllocates(t *testing.T) {
 	}
 	arrived := 0
 	for call := range 2000 {
-		_, _, err := put(a, wire.Header{Kind: wire.Call, Call: uint64(call), Flags: wire.More, Total: 1 << 30}, []byte{1})
+		_, _, err := put(a, wire.Header{Kind: wire.Call, Call: uint64(call), Flags: wire.More, Total: 1 << 20}, []byte{1})
 		require.NoError(t, err)
 		arrived++
 		// 64 bytes is the smallest class of the pool.
@@ -289,14 +289,18 @@ func FuzzAssembler(f *testing.F) {
 			if whole && m.Payload != nil {
 				m.Payload.Release()
 			}
-			held := 0
+			held, open := 0, int64(0)
 			for _, p := range a.parts {
+				open += int64(p.first.Total)
 				if p.buf != nil {
 					held += p.buf.Cap()
 				}
 			}
 			if held > maxSlack+growth*arrived+64*len(a.parts) {
 				t.Fatalf("%d bytes held for %d that arrived", held, arrived)
+			}
+			if open != a.open || open > openLimit(a.maxMessage) {
+				t.Fatalf("%d bytes are open, counted %d", open, a.open)
 			}
 			if len(a.parts) > a.maxParts {
 				t.Fatalf("%d messages in parts", len(a.parts))

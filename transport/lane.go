@@ -22,6 +22,8 @@ type Lane struct {
 	s     *Session
 	bound atomic.Pointer[carrier] // nil until it is settled which link carries the lane
 
+	turns turns // of messages in chunks that are sent
+
 	mu    sync.Mutex // guards parts
 	parts assembler
 }
@@ -86,8 +88,8 @@ func (l *Lane) commit(slot Slot, h *wire.Header) error {
 var headers = sync.Pool{New: func() any { return new(wire.Header) }}
 
 // Send sends a message of any size the peer takes in: in one frame, or in
-// chunks that let smaller messages pass. msg is not kept. It waits for room
-// until ctx is done. On error the peer will never see the whole message; what
+// chunks that let smaller messages pass. msg is not kept. It waits for room,
+// and in chunks for its turn, until ctx is done. On error the peer will never see the whole message; what
 // was sent of it is taken back, so nothing further need be sent for the call.
 func (l *Lane) Send(ctx context.Context, h wire.Header, msg []byte) error {
 	if limit := l.s.PeerLimits().MaxMessage; len(msg) > limit {
@@ -117,6 +119,19 @@ func (l *Lane) sendFrame(ctx context.Context, class Class, h *wire.Header, paylo
 }
 
 func (l *Lane) sendChunks(ctx context.Context, h *wire.Header, msg []byte, chunk int) error {
+	if err := l.turns.take(ctx, len(msg)); err != nil {
+		return err
+	}
+	begun, err := l.chunks(ctx, h, msg, chunk)
+	if begun && err != nil {
+		l.s.takeBack(h.Kind, h.Call, func() { l.turns.give(len(msg)) })
+		return err
+	}
+	l.turns.give(len(msg))
+	return err
+}
+
+func (l *Lane) chunks(ctx context.Context, h *wire.Header, msg []byte, chunk int) (begun bool, err error) {
 	flags := h.Flags
 	for off := 0; off < len(msg); off += chunk {
 		end := min(off+chunk, len(msg))
@@ -135,13 +150,10 @@ func (l *Lane) sendChunks(ctx context.Context, h *wire.Header, msg []byte, chunk
 			err = l.sendFrame(ctx, Bulk, h, msg[off:end], total)
 		}
 		if err != nil {
-			if off > 0 {
-				l.s.takeBack(h.Kind, h.Call)
-			}
-			return err
+			return off > 0, err
 		}
 	}
-	return nil
+	return true, nil
 }
 
 // Forget drops what has arrived of a message of that call, and what is still

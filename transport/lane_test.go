@@ -245,3 +245,40 @@ func (c *counter) Message(m transport.Message) {
 }
 func (c *counter) GoAway()     {}
 func (c *counter) Ended(error) {}
+
+// TestOpenMessages: senders of large messages take turns, so that what the
+// peer has taken in part stays within what a lane may hold.
+func TestOpenMessages(t *testing.T) {
+	const senders, size = 12, 16 << 20 // 1.5 times what may be open
+	c, s := connect(t, overTCP(), overTCP())
+	var wg sync.WaitGroup
+	for id := range senders {
+		wg.Go(func() {
+			if err := c.Lane().Send(t.Context(), wire.Header{Kind: wire.Call, Call: uint64(id)}, make([]byte, size)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for range senders {
+		m := within(t, s.sink.messages)
+		require.Equal(t, size, m.Payload.Len())
+		m.Payload.Release()
+	}
+	wg.Wait()
+}
+
+// TestTakenBackInTurn: the next message does not begin before the peer has
+// heard that the last one will not come.
+func TestTakenBackInTurn(t *testing.T) {
+	srv := overTCP()
+	srv.Config.MaxCalls = 1
+	c, s := connect(t, overTCP(), srv)
+	for call := range uint64(200) {
+		ctx := &expiring{Context: t.Context(), left: 1}
+		err := c.Lane().Send(ctx, wire.Header{Kind: wire.Call, Call: 2 * call}, make([]byte, 256<<10))
+		require.ErrorIs(t, err, context.Canceled)
+		send(t, c, wire.Header{Kind: wire.Call, Call: 2*call + 1}, make([]byte, 256<<10))
+		require.Equal(t, wire.Cancel, within(t, s.sink.messages).Kind)
+		require.Len(t, payload(within(t, s.sink.messages)), 256<<10)
+	}
+}

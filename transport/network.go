@@ -28,7 +28,9 @@ type Config struct {
 
 	// MaxMessage is the largest message taken in, in bytes. Default 64 MiB,
 	// range 4 KiB to 1 GiB. A session allocates at most four times what has
-	// arrived of a message, and 1 MiB.
+	// arrived of a message, and 1 MiB. It takes in large messages in turn: of
+	// those that have begun to arrive it holds at most twice MaxMessage, or
+	// 128 MiB if that is more.
 	MaxMessage int
 
 	// MaxCalls is how many calls of one session this side takes in at once.

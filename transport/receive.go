@@ -184,11 +184,12 @@ func (s *Session) takeHello(payload []byte) error {
 	s.peer = m
 	s.id = m.Session
 	s.sums = s.cfg.PayloadSum || m.Features&wire.FeaturePayloadSum != 0
-	s.lane.parts.maxMessage = s.cfg.MaxMessage
-	s.lane.parts.maxParts = s.cfg.MaxCalls
+	calls := s.cfg.MaxCalls
 	if s.client {
-		s.lane.parts.maxParts = int(min(m.MaxCalls, 1<<20)) // replies to this side's calls
+		calls = int(min(m.MaxCalls, 1<<20)) // calls go one way, and replies to them back
 	}
+	s.lane.parts.maxMessage, s.lane.parts.maxParts = s.cfg.MaxMessage, calls
+	s.lane.turns.maxCount, s.lane.turns.maxBytes = calls, openLimit(s.PeerLimits().MaxMessage)
 	if !s.greet() {
 		return nil
 	}
@@ -260,15 +261,18 @@ func (s *Session) pong(link Link, payload []byte) {
 	}
 }
 
-// takeBack tells the peer that the rest of a message will not come. It waits
-// for room as long as the session lives, and not in the caller's time.
-func (s *Session) takeBack(kind wire.Kind, call uint64) {
+// takeBack tells the peer that the rest of a message will not come, and calls
+// told then. It waits for room as long as the session lives, and not in the
+// caller's time.
+func (s *Session) takeBack(kind wire.Kind, call uint64, told func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err != nil {
+		told()
 		return
 	}
 	s.workers.Go(func() {
+		defer told()
 		h := wire.Header{Kind: wire.Cancel, Call: call}
 		var payload []byte
 		if kind == wire.Reply {

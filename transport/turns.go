@@ -1,0 +1,88 @@
+package transport
+
+import (
+	"context"
+	"slices"
+	"sync"
+)
+
+// minOpen is the least that a lane takes in of messages in chunks together, in
+// bytes: many of common block sizes, so that none waits for long.
+const minOpen = 128 << 20
+
+// openLimit bounds the totals of the messages in chunks that are open at once
+// in one direction: begun, and neither complete nor taken back. Both sides
+// know it, the sender keeps to it, and the receiver need not hold more.
+func openLimit(maxMessage int) int64 { return max(2*int64(maxMessage), minOpen) }
+
+// turns lets messages in chunks be sent in turn, in order of arrival, as the
+// peer has room for them. Any goroutine may call it; the limits are set before.
+//
+// It does not know of the session's end: whoever has a turn then fails, gives
+// it back, and so the next.
+type turns struct {
+	maxCount int
+	maxBytes int64
+
+	mu      sync.Mutex
+	count   int
+	bytes   int64
+	waiting []*turn // oldest first
+}
+
+type turn struct {
+	bytes int
+	ready chan struct{} // closed when it has come
+}
+
+// take waits for a turn until ctx is done.
+func (t *turns) take(ctx context.Context, bytes int) error {
+	t.mu.Lock()
+	if len(t.waiting) == 0 && t.enter(bytes) {
+		t.mu.Unlock()
+		return nil
+	}
+	w := &turn{bytes, make(chan struct{})}
+	t.waiting = append(t.waiting, w)
+	t.mu.Unlock()
+
+	select {
+	case <-w.ready:
+		return nil
+	case <-ctx.Done():
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	i := slices.Index(t.waiting, w)
+	if i < 0 {
+		return nil // it came meanwhile
+	}
+	t.waiting = slices.Delete(t.waiting, i, i+1)
+	t.grant() // the next may need less
+	return ctx.Err()
+}
+
+// give ends a turn.
+func (t *turns) give(bytes int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.count--
+	t.bytes -= int64(bytes)
+	t.grant()
+}
+
+func (t *turns) grant() {
+	for len(t.waiting) > 0 && t.enter(t.waiting[0].bytes) {
+		close(t.waiting[0].ready)
+		t.waiting = slices.Delete(t.waiting, 0, 1)
+	}
+}
+
+func (t *turns) enter(bytes int) bool {
+	if t.count >= t.maxCount || t.bytes+int64(bytes) > t.maxBytes {
+		return false
+	}
+	t.count++
+	t.bytes += int64(bytes)
+	return true
+}
