@@ -25,9 +25,9 @@ var errHung = fmt.Errorf("%w: nothing heard", ErrBoot)
 
 // Bounds of one run.
 const (
-	quitGrace   = 5 * time.Second // from SIGQUIT to the end of a program past its deadline
-	drainGrace  = 2 * time.Second // for Stdout and Stderr to take the last output
-	maxLog      = 16 << 20        // bytes of console kept; the first fault is what counts
+	quitGrace  = 5 * time.Second // from SIGQUIT to the end of a program past its deadline
+	drainGrace = 2 * time.Second // for Stdout and Stderr to take the last output
+	maxLog     = 16 << 20        // bytes of console kept; the first fault is what counts
 )
 
 // Run boots a guest, runs the program in it and waits for its end. The error is
