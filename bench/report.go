@@ -21,6 +21,7 @@ type report struct {
 	CPUs     int       `json:"cpus"`
 	Procs    int       `json:"procs"` // of each process
 	Poll     string    `json:"poll"`
+	Sums     sumCost   `json:"checksums"`
 	Rows     []row     `json:"rows"`
 	Perftest *perftest `json:"perftest,omitempty"`
 	NoPeer   string    `json:"no_perftest,omitempty"` // why perftest did not run
@@ -30,6 +31,7 @@ func newReport(s settings) *report {
 	return &report{
 		Time: time.Now().UTC(), Go: runtime.Version(), System: systemName(), CPUs: runtime.NumCPU(),
 		Procs: runtime.GOMAXPROCS(0), Poll: cmp.Or(s.poll, "adaptive"),
+		Sums: measureSums(),
 	}
 }
 
@@ -124,6 +126,7 @@ func (r *report) writeTable(w io.Writer) error {
 		return err
 	}
 	r.writeLinks(w)
+	r.Sums.write(w)
 	r.writePerftest(w)
 	return nil
 }
