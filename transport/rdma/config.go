@@ -16,7 +16,7 @@ type PollMode uint8
 const (
 	Adaptive   PollMode = iota // spin for Config.Spin since the last completion, then sleep
 	EventsOnly                 // sleep at once: least CPU, five times the latency on rxe
-	Busy                       // never sleep: a core per poller
+	Busy                       // never sleep while a link is connected: a core per poller
 )
 
 func (m PollMode) String() string {

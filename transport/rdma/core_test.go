@@ -63,7 +63,7 @@ func TestPace(t *testing.T) {
 	until := func(p *pace) (a action, polls int) {
 		for a == again && polls < 5000 {
 			now += time.Microsecond
-			a = p.nothing(clock)
+			a = p.nothing(true, clock)
 			polls++
 		}
 		return a, polls
@@ -90,6 +90,14 @@ func TestPace(t *testing.T) {
 		require.Equal(t, yield, a, "never asleep")
 		require.LessOrEqual(t, time.Duration(polls)*time.Microsecond, yieldEvery+2*clockEvery*time.Microsecond)
 	}
+	require.Equal(t, sleep, p.nothing(false, clock), "there is no link to spin for")
+
+	for _, want := range []int{10, 20, 40, 80, 160, 320, 640, 1000, 1000} {
+		require.Equal(t, time.Duration(want)*time.Millisecond, p.tick)
+		p.quiet()
+	}
+	p.worked()
+	require.Equal(t, safetyTick, p.tick)
 }
 
 func TestConfigValidate(t *testing.T) {

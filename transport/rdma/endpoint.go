@@ -139,7 +139,6 @@ func (ep *endpoint) begin() error {
 	ep.recv.init(mem[split:], base+uint64(split), key, cfg, func(position uint32) uint64 {
 		return uint64(wrid.Make(wrid.Recv, generation, ep.index, position))
 	})
-	ep.sealed = false
 	ep.drained = make(chan struct{})
 	ep.lives++
 	if err := ep.machine.ToInit(qpstate.Local{Port: ep.port}); err != nil {

@@ -395,6 +395,90 @@ func TestLostEvents(t *testing.T) {
 	})
 }
 
+// The same after a long pause, in which pollers have come to sleep for long: who
+// sends is woken, and notices completions and answers as above. The peer, which
+// nothing wakes, takes a second at most, and frames that wait for credit keep
+// it from sleeping that long.
+func TestLostEventsAfterPause(t *testing.T) {
+	checkLeaks(t)
+	synctest.Test(t, func(t *testing.T) {
+		_, ends := simEnds(t, simverbs.Config{Faults: simverbs.Faults{LoseEvent: 1}})
+		cfg := small
+		cfg.Poll = EventsOnly
+		fabrics, links := pair(t, ends, cfg)
+		sinks := [2]*sink{newSink(), newSink()}
+		links[0].Start(sinks[0])
+		r := links[0].send
+		time.Sleep(time.Minute)
+		for i := range 4 {
+			start := time.Now()
+			require.NoError(t, send(links[0], i, 8))
+			for r.posted.Load() != r.completed.Load() {
+				time.Sleep(time.Millisecond)
+			}
+			require.LessOrEqual(t, time.Since(start), safetyTick+time.Millisecond)
+			time.Sleep(time.Minute)
+		}
+		require.NoError(t, send(links[0], 4, 8)) // waits for credit
+		time.Sleep(time.Minute)
+		ticks := fabrics[0].Stats().Ticks
+		time.Sleep(time.Minute)
+		require.InDelta(t, time.Minute/safetyTick, fabrics[0].Stats().Ticks-ticks, 10)
+
+		links[1].Start(sinks[1])
+		sinks[1].await(t, 5)
+		time.Sleep(time.Minute)
+		start := time.Now()
+		require.NoError(t, send(links[0], 5, 8))
+		sinks[1].await(t, 6)
+		require.LessOrEqual(t, time.Since(start), idleTick+time.Millisecond)
+		for _, f := range fabrics {
+			require.NoError(t, f.Close())
+		}
+	})
+}
+
+// A channel that cannot be waited on does not make its poller spin.
+func TestWaitFails(t *testing.T) {
+	checkLeaks(t)
+	synctest.Test(t, func(t *testing.T) {
+		_, ends := simEnds(t, simverbs.Config{})
+		cfg := small
+		cfg.Poll = EventsOnly
+		ends[0].provider = brokenChannels{ends[0].provider}
+		f := ends[0].fabric(t, cfg)
+		require.NoError(t, f.Usable(ends[0].addr))
+		time.Sleep(time.Minute)
+		require.LessOrEqual(t, f.Stats().Naps, uint64(time.Minute/safetyTick))
+		require.NoError(t, f.Close())
+	})
+}
+
+// brokenChannels is a provider with completion channels that cannot be waited on.
+type brokenChannels struct{ verbs.Provider }
+
+func (p brokenChannels) Open(name string) (verbs.Device, error) {
+	d, err := p.Provider.Open(name)
+	return brokenDevice{d}, err
+}
+
+type brokenDevice struct{ verbs.Device }
+
+func (d brokenDevice) CreateCompChannel() (verbs.CompChannel, error) {
+	ch, err := d.Device.CreateCompChannel()
+	return brokenChannel{ch}, err
+}
+
+func (d brokenDevice) CreateCQ(depth int, ch verbs.CompChannel) (verbs.CQ, error) {
+	return d.Device.CreateCQ(depth, ch.(brokenChannel).CompChannel)
+}
+
+type brokenChannel struct{ verbs.CompChannel }
+
+func (brokenChannel) Wait(time.Duration) (verbs.WakeReason, error) {
+	return verbs.WakeTimeout, &verbs.Error{Op: "ibv_get_cq_event", Object: "channel", Errno: syscall.EIO}
+}
+
 // Asynchronous events end the links they concern, with the event as reason;
 // afterwards links are made again, on a device opened anew where it broke
 // (case 38, 61).

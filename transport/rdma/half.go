@@ -71,6 +71,7 @@ func (h *half) Connect(ctx context.Context, epoch uint64, peer wire.QP) (transpo
 		return nil, err
 	}
 	l := newLink(h.ep, epoch, &h.offer, &peer)
+	h.ep.poller.join()
 	h.ep.link.Store(l) // before a frame can arrive, and before the look at closed
 	if h.ep.dev.isClosed() {
 		err = net.ErrClosed

@@ -136,11 +136,11 @@ func (l *link) end(c *cause) {
 // would be another link's when the next transition comes.
 func (l *link) teardown() {
 	<-l.connected
-	why := l.died.Load()
+	why, poller := l.died.Load(), l.ep.poller
 	l.send.mu.Lock() // 1: for ever; no send is posted
 	var receiver transport.Receiver
 	passed := make(chan struct{})
-	l.ep.poller.do(func() { // 2: no receive is posted, nothing delivered
+	poller.do(func() { // 2: no receive is posted, nothing delivered
 		l.ended = true
 		receiver = l.receiver
 		close(passed)
@@ -150,6 +150,7 @@ func (l *link) teardown() {
 		receiver.Closed(why.err) // 3
 	}
 	l.ep.release(fmt.Sprintf("link closed: %v", l.dead()), why.reuse) // 4 to 6
+	poller.links.Add(-1)
 	close(l.done)
 }
 

@@ -6,6 +6,7 @@ import (
 	"net"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -226,6 +227,63 @@ func TestCloseWakesWaiters(t *testing.T) {
 	require.NoError(t, ended(t, links[0], s))
 	_, err := links[0].Reserve(context.Background(), transport.Control, 0)
 	require.ErrorIs(t, err, net.ErrClosed)
+}
+
+// Pollers sleep while no link is connected, whatever their mode: the cores are
+// the rest of the process's.
+func TestPollersSleepWithoutLinks(t *testing.T) {
+	for _, mode := range []PollMode{Busy, Adaptive} {
+		t.Run(mode.String(), func(t *testing.T) {
+			checkLeaks(t)
+			_, ends := simEnds(t, simverbs.Config{})
+			cfg := small
+			cfg.Poll, cfg.Spin, cfg.Warm = mode, time.Second, 1
+			fabrics := [2]*Fabric{ends[0].fabric(t, cfg), ends[1].fabric(t, cfg)}
+			asleep := func() {
+				for _, f := range fabrics {
+					within(t, "a poller's sleep", func() {
+						for before := f.Stats().Naps; f.Stats().Naps == before; {
+							time.Sleep(time.Millisecond)
+						}
+					})
+				}
+			}
+			for i, f := range fabrics {
+				h, err := f.Prepare(context.Background(), ends[i].addr)
+				require.NoError(t, err)
+				defer h.Abort()
+			}
+			asleep()
+			links, err := join(context.Background(), fabrics, ends)
+			require.NoError(t, err)
+			naps := fabrics[0].Stats().Naps
+			time.Sleep(50 * time.Millisecond) // a sleeping poller would have ticked
+			require.LessOrEqual(t, fabrics[0].Stats().Naps, naps+1, "it spins for the link")
+			exchange(t, links)
+			asleep()
+		})
+	}
+}
+
+// A poller without work wakes once a second at last, not a hundred times.
+func TestIdleTicks(t *testing.T) {
+	checkLeaks(t)
+	synctest.Test(t, func(t *testing.T) {
+		_, ends := simEnds(t, simverbs.Config{})
+		cfg := small
+		cfg.Poll = EventsOnly
+		fabrics, links := pair(t, ends, cfg)
+		exchange(t, [2]transport.Link{links[0], links[1]})
+		made, err := join(context.Background(), fabrics, ends)
+		require.NoError(t, err)
+		before := fabrics[0].Stats().Ticks
+		time.Sleep(time.Minute)
+		require.InDelta(t, 60, fabrics[0].Stats().Ticks-before, 10)
+		exchange(t, made)
+		for _, f := range fabrics {
+			require.NoError(t, f.Close())
+		}
+	})
 }
 
 // Callers and Close at random moments (case 13, 72): no crash, no damaged

@@ -19,8 +19,11 @@ const (
 	// clockEvery is how many empty polls pass between looks at the clock.
 	clockEvery = 16
 
-	// safetyTick bounds a sleep, for devices that lose an arm (case 35).
+	// safetyTick bounds a sleep while something is outstanding, for devices
+	// that lose an arm (case 35). While nothing happens it doubles up to
+	// idleTick: such a loss delays by no more than the time that was quiet.
 	safetyTick = 10 * time.Millisecond
+	idleTick   = time.Second
 )
 
 // pace decides when a poller spins, yields and sleeps. It is a pure core:
@@ -30,6 +33,7 @@ type pace struct {
 	last  time.Duration // of the last completion, or of the end of a sleep
 	ran   time.Duration // when others could run last
 	empty int           // polls without a completion, since the clock was read
+	tick  time.Duration // bounds the next sleep
 }
 
 func newPace(mode PollMode, spin time.Duration) pace {
@@ -39,12 +43,13 @@ func newPace(mode PollMode, spin time.Duration) pace {
 	case Busy:
 		spin = -1
 	}
-	return pace{spin: spin}
+	return pace{spin: spin, tick: safetyTick}
 }
 
-// nothing says what to do after an empty poll. The clock is read seldom.
-func (p *pace) nothing(clock func() time.Duration) action {
-	if p.spin == 0 {
+// nothing says what to do after an empty poll. Without a connected link there is
+// nothing to spin for. The clock is read seldom.
+func (p *pace) nothing(links bool, clock func() time.Duration) action {
+	if p.spin == 0 || !links {
 		return sleep
 	}
 	if p.empty++; p.empty < clockEvery {
@@ -65,5 +70,8 @@ func (p *pace) nothing(clock func() time.Duration) action {
 	return again
 }
 
-// worked says that something was polled, and that others could run since.
-func (p *pace) worked() { p.last, p.empty = 0, 0 }
+// worked says that something happened, and that others could run since.
+func (p *pace) worked() { p.last, p.empty, p.tick = 0, 0, safetyTick }
+
+// quiet says that nothing happened during a sleep.
+func (p *pace) quiet() { p.tick = min(2*p.tick, idleTick) }

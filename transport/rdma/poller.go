@@ -33,6 +33,9 @@ type poller struct {
 	work    []func()
 	hasWork atomic.Bool
 
+	links  atomic.Int32 // connected, up to the end of their teardown
+	asleep atomic.Bool  // for longer than safetyTick: who posts a send wakes it
+
 	places []place // dev.mu: free ones of table
 
 	naps, ticks atomic.Uint64 // sleeps, and those that the safety tick ended
@@ -115,12 +118,15 @@ func (p *poller) run() {
 			runtime.Gosched()
 			continue
 		}
-		switch pace.nothing(clock) {
+		switch pace.nothing(p.links.Load() > 0, clock) {
 		case yield:
 			runtime.Gosched()
 		case sleep:
-			p.nap()
-			pace.worked()
+			if p.nap(pace.tick) {
+				pace.worked()
+			} else {
+				pace.quiet()
+			}
 		}
 	}
 }
@@ -140,7 +146,7 @@ func (p *poller) runWork() {
 func (p *poller) poll() bool {
 	n, err := p.cq.Poll(p.wcs[:])
 	if err != nil {
-		p.dev.event(verbs.AsyncEvent{Type: verbs.EventCQErr, CQ: p.cq})
+		p.broken()
 		return false
 	}
 	if n == 0 {
@@ -192,17 +198,64 @@ func (p *poller) dispatch(wc *verbs.WC) {
 	}
 }
 
-// nap sleeps until a completion, a call of do, or the tick. A completion that
-// came before the CQ was armed raises no event: poll again (case 33).
-func (p *poller) nap() {
+// nap sleeps until a completion, a call of do or wake, or the tick, and says
+// whether it was none of the tick. A completion that came before the CQ was
+// armed raises no event: poll again (case 33).
+func (p *poller) nap(tick time.Duration) bool {
 	if err := p.cq.Arm(); err != nil {
-		p.dev.event(verbs.AsyncEvent{Type: verbs.EventCQErr, CQ: p.cq})
+		p.broken()
+	}
+	if tick > safetyTick {
+		p.asleep.Store(true) // before the look at what is outstanding
+		defer p.asleep.Store(false)
+		if p.outstanding() {
+			tick = safetyTick
+		}
 	}
 	if p.poll() || p.hasWork.Load() {
-		return
+		return true
 	}
 	p.naps.Add(1)
-	if why, _ := p.ch.Wait(safetyTick); why == verbs.WakeTimeout {
+	why, err := p.ch.Wait(tick)
+	if err != nil {
+		p.broken()
+		time.Sleep(safetyTick)
+	}
+	if why == verbs.WakeTimeout {
 		p.ticks.Add(1)
+	}
+	return why != verbs.WakeTimeout
+}
+
+// broken ends all links of the poller, and the use of the device.
+func (p *poller) broken() {
+	p.dev.event(verbs.AsyncEvent{Type: verbs.EventCQErr, CQ: p.cq})
+}
+
+// outstanding says that a completion or the peer's credit is waited for.
+func (p *poller) outstanding() bool {
+	for i := range p.table {
+		ep := p.table[i].Load()
+		if ep == nil {
+			continue
+		}
+		if l := ep.link.Load(); ep.sealed || l != nil && l.send.outstanding() {
+			return true
+		}
+	}
+	return false
+}
+
+// join counts a link that is about to be connected.
+func (p *poller) join() {
+	if p.links.Add(1) == 1 {
+		p.ch.Wake()
+	}
+}
+
+// sent tells a poller in a long sleep that a send was posted.
+func (p *poller) sent() {
+	if p.asleep.Load() && p.asleep.Swap(false) {
+		p.ch.Wake()
 	}
 }

@@ -133,6 +133,12 @@ func (r *sendRing) put(slot uint32) {
 	}
 }
 
+// outstanding says that a completion or credit is waited for. Any goroutine may
+// ask.
+func (r *sendRing) outstanding() bool {
+	return r.posted.Load() != r.completed.Load() || r.stuck.Load() != 0
+}
+
 // complete frees the slot of the frame posted at a position and of all before
 // it, which the device took in order. It returns false for what was completed
 // already: rxe completes some failed work requests twice. Poller only.
@@ -411,6 +417,7 @@ func (l *link) post(start uint32, n, size int) {
 		l.fail(err, false)
 		return
 	}
+	l.ep.poller.sent()
 	l.stats.framesSent.Add(uint64(n))
 	l.stats.bytesSent.Add(uint64(size))
 	l.stats.sendBatches.Add(1)
