@@ -170,6 +170,8 @@ func (e *fakeEnd) Forget(call uint64) {
 	e.forgotten = append(e.forgotten, call)
 }
 
+func (e *fakeEnd) Limits() transport.Limits { return fakeLimits }
+
 func (e *fakeEnd) Transport() transport.Info { return transport.Info{Kind: transport.TCP} }
 
 func (e *fakeEnd) GoAway() error {
@@ -237,6 +239,17 @@ func join(t testing.TB, f echoFunc, opts ...ServerOption) *rig {
 	r.client.start((*connSink)(r.conn))
 	t.Cleanup(r.close)
 	return r
+}
+
+// another joins one more client to the server.
+func (r *rig) another(t testing.TB) *rig {
+	o := &rig{server: r.server}
+	o.client, o.remote = fakePair(4096)
+	o.conn = newConn(o.client, o.client, fakeLimits)
+	o.remote.start(o.server.join(o.remote, o.remote, fakeLimits))
+	o.client.start((*connSink)(o.conn))
+	t.Cleanup(func() { _ = o.conn.Close() })
+	return o
 }
 
 func (r *rig) close() {

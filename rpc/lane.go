@@ -25,6 +25,7 @@ type lane interface {
 // session is what calls need of a transport.Session.
 type session interface {
 	Transport() transport.Info
+	Limits() transport.Limits
 	GoAway() error
 	Close(err error)
 	Done() <-chan struct{}

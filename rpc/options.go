@@ -13,10 +13,24 @@ type serverOption func(*serverConfig)
 func (f serverOption) applyServer(c *serverConfig) { f(c) }
 
 type serverConfig struct {
-	maxHandlers, maxQueued int
-	inline                 map[string]bool
-	onError                func(error)
+	maxHandlers, maxQueued         int
+	sessionHandlers, sessionQueued int // by MaxPerSession
+	shared                         bool
+	inline                         map[string]bool
+	onError                        func(error)
 }
+
+// perSession is what one session may have of the handlers and the queue.
+func (c *serverConfig) perSession() (handlers, queued int) {
+	if c.shared {
+		return c.sessionHandlers, c.sessionQueued
+	}
+	return c.maxHandlers - c.maxHandlers/4, c.maxQueued - c.maxQueued/4
+}
+
+// minWaiting is the least that the requests of one session in the queue may
+// hold, in bytes.
+const minWaiting = 128 << 20
 
 // Defaults of server options. Handlers of a storage server mostly wait for
 // disks: a thousand at once keep any disk busy, and their stacks are a few
@@ -39,6 +53,9 @@ func (c *serverConfig) check(methods map[uint64]*method) error {
 	if c.maxHandlers < 1 || c.maxQueued < 0 {
 		return fmt.Errorf("rpc: MaxHandlers(%d, %d): needs at least 1 handler and no negative queue", c.maxHandlers, c.maxQueued)
 	}
+	if handlers, queued := c.perSession(); handlers < 1 || queued < 0 {
+		return fmt.Errorf("rpc: MaxPerSession(%d, %d): needs at least 1 handler and no negative queue", handlers, queued)
+	}
 	for _, m := range methods {
 		delete(c.inline, m.Name)
 	}
@@ -57,6 +74,21 @@ func (c *serverConfig) check(methods map[uint64]*method) error {
 // than not at all.
 func MaxHandlers(running, queued int) ServerOption {
 	return serverOption(func(c *serverConfig) { c.maxHandlers, c.maxQueued = running, queued })
+}
+
+// MaxPerSession limits how many of the running handlers and of the calls that
+// wait for one are those of one session: by default three quarters of either,
+// so that one client can fill neither. Calls beyond both fail as
+// ResourceExhausted, not executed, as do those that would have the waiting
+// requests of the session hold more than twice Config.MaxMessage of the
+// network, or 128 MiB if that is more. Sessions whose calls wait take turns.
+//
+// A smaller share protects the others from more such clients; a larger one
+// lets a client that is alone use the whole server.
+func MaxPerSession(running, queued int) ServerOption {
+	return serverOption(func(c *serverConfig) {
+		c.sessionHandlers, c.sessionQueued, c.shared = running, queued, true
+	})
 }
 
 // Inline runs the handlers of the given methods, "/pkg.Service/Method", where

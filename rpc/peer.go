@@ -42,7 +42,9 @@ type peer struct {
 	session session
 	lane    lane
 
-	maxMessage int // bytes of a message that the client takes in
+	maxMessage int   // bytes of a message that the client takes in
+	maxCalls   int   // calls at once that the client was told it may make
+	share      share // of the server's workers
 
 	slab []serverCall // calls to be; of the delivering goroutine
 
@@ -109,19 +111,27 @@ func (p *peer) start(m transport.Message, method *method) {
 	if m.Arg != 0 {
 		c.ctx.deadline = time.Now().Add(time.Duration(m.Arg) * time.Microsecond)
 	}
-	switch {
-	case !p.add(c):
+	switch err := p.add(c); {
+	case err == errTooManyCalls:
+		p.server.depart()
+		p.refuse(m, ResourceExhausted, err.Error())
+	case err != nil:
 		release(m.Payload)
 		p.server.depart()
-		p.session.Close(fmt.Errorf("rpc: peer uses call id %#x twice", m.Call))
+		p.session.Close(err)
 	case method.inline:
 		c.run()
-	case !p.server.workers.submit(c):
+	case !p.server.workers.submit(&p.share, c):
 		c.payload = nil
 		c.finish()
 		p.refuse(m, ResourceExhausted, "too many calls on the server")
 	}
 }
+
+// errTooManyCalls refuses a call beyond the limit that the client was told. It
+// need not be the client's fault: it may not know that handlers of calls which
+// it cancelled still run.
+var errTooManyCalls = errors.New("more calls under way than the server takes of one session")
 
 func (p *peer) newCall() *serverCall {
 	if len(p.slab) == 0 {
@@ -132,14 +142,17 @@ func (p *peer) newCall() *serverCall {
 	return c
 }
 
-func (p *peer) add(c *serverCall) bool {
+func (p *peer) add(c *serverCall) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.calls[c.id] != nil {
-		return false
+	switch {
+	case p.calls[c.id] != nil:
+		return fmt.Errorf("rpc: peer uses call id %#x twice", c.id)
+	case len(p.calls) >= p.maxCalls:
+		return errTooManyCalls
 	}
 	p.calls[c.id] = c
-	return true
+	return nil
 }
 
 func (p *peer) remove(c *serverCall) {

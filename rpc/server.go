@@ -88,8 +88,9 @@ func NewServer(network *transport.Network, opts ...ServerOption) *Server {
 	for _, o := range opts {
 		o.applyServer(&s.config)
 	}
-	s.workers.limit = s.config.maxHandlers
-	s.workers.queueLimit = s.config.maxQueued
+	c := &s.config
+	s.workers.limit, s.workers.queueLimit = c.maxHandlers, c.maxQueued
+	s.workers.shareLimit, s.workers.shareQueue = c.perSession()
 	return s
 }
 
@@ -321,7 +322,13 @@ func (s *Server) depart() {
 // join makes the server's side of a new session. One that comes after Close
 // ends at once.
 func (s *Server) join(session session, l lane, limits transport.Limits) *peer {
-	p := &peer{server: s, session: session, lane: l, maxMessage: limits.MaxMessage, calls: map[uint64]*serverCall{}}
+	own := session.Limits()
+	p := &peer{
+		server: s, session: session, lane: l,
+		maxMessage: limits.MaxMessage, maxCalls: own.MaxCalls,
+		share: share{maxBytes: max(2*int64(own.MaxMessage), minWaiting)},
+		calls: map[uint64]*serverCall{},
+	}
 	s.mu.Lock()
 	s.peers[p] = struct{}{}
 	closed := s.closed

@@ -26,6 +26,14 @@ type serverCall struct {
 	header  wire.Header // of the reply
 }
 
+// size is the bytes of the request.
+func (c *serverCall) size() int {
+	if c.payload == nil {
+		return 0
+	}
+	return c.payload.Len()
+}
+
 // run serves the call. It is the task of a worker.
 func (c *serverCall) run() {
 	defer c.finish()

@@ -13,49 +13,106 @@ const idleTime = time.Second
 // would grow its stack anew each time; a channel for all would be a lock that
 // all wait for.
 //
-// At most limit tasks run at once, at most queueLimit wait, in order. All
-// methods may be called from any goroutine and do not wait.
+// At most limit tasks run at once, at most queueLimit wait, and of one session
+// shareLimit and shareQueue. The tasks of a session wait in order; sessions
+// take turns, so that a task waits for those before it in its session and for
+// one of every other. All methods may be called from any goroutine and do not
+// wait.
 type workers struct {
-	limit, queueLimit int
+	limit, queueLimit      int
+	shareLimit, shareQueue int
 
 	mu      sync.Mutex
-	queue   fifo[task]
-	idle    []*worker // the last to be idle is at the end and the first to run
-	low     int       // fewest idle workers since the last trim
+	line    fifo[*share] // sessions with tasks that wait, each once
+	queued  int          // tasks that wait
+	idle    []*worker    // the last to be idle is at the end and the first to run
+	low     int          // fewest idle workers since the last trim
 	trimmer *time.Timer
 	running int // workers, idle ones included
 	closed  bool
 }
 
-type task interface{ run() }
+type task interface {
+	run()
+	size() int // bytes that it holds while it waits
+}
+
+// share is what one session has of the workers. workers.mu guards it.
+type share struct {
+	maxBytes int64 // of the tasks that wait; fixed
+
+	queue   fifo[task]
+	bytes   int64
+	running int
+}
 
 // worker is a goroutine that runs tasks. Whoever takes it from the idle stack
 // sends it one task, or nil to end it.
 type worker struct {
-	next chan task // capacity 1
+	next  chan task // capacity 1
+	share *share    // of the task that it runs or was sent; guarded by workers.mu
 }
 
-// submit has t run, or refuses it.
-func (w *workers) submit(t task) bool {
+// submit has t, of the session with that share, run, or refuses it.
+func (w *workers) submit(sh *share, t task) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	switch n := len(w.idle); {
+	n, may := len(w.idle), sh.running < w.shareLimit
+	switch {
 	case w.closed:
 		return false
-	case n > 0:
+	case may && n > 0:
 		next := w.idle[n-1]
 		w.idle = w.idle[:n-1]
 		w.low = min(w.low, n-1)
+		next.begin(sh)
 		next.next <- t
-	case w.running < w.limit:
+	case may && w.running < w.limit:
 		w.running++
-		go (&worker{next: make(chan task, 1)}).loop(w, t)
-	case w.queue.len() < w.queueLimit:
-		w.queue.push(t)
+		k := &worker{next: make(chan task, 1)}
+		k.begin(sh)
+		go k.loop(w, t)
+	case w.queued < w.queueLimit && sh.queue.len() < w.shareQueue && sh.bytes+int64(t.size()) <= sh.maxBytes:
+		w.enqueue(sh, t)
 	default:
 		return false
 	}
 	return true
+}
+
+func (k *worker) begin(sh *share) {
+	k.share = sh
+	sh.running++
+}
+
+func (w *workers) enqueue(sh *share, t task) {
+	if sh.queue.len() == 0 {
+		w.line.push(sh)
+	}
+	sh.queue.push(t)
+	sh.bytes += int64(t.size())
+	w.queued++
+}
+
+// dequeue is the next task for k: of the first session in line that may run
+// one more. Those that may not are few: each has shareLimit running.
+func (w *workers) dequeue(k *worker) task {
+	for range w.line.len() {
+		sh := w.line.pop()
+		if sh.running >= w.shareLimit {
+			w.line.push(sh)
+			continue
+		}
+		t := sh.queue.pop()
+		sh.bytes -= int64(t.size())
+		w.queued--
+		if sh.queue.len() > 0 {
+			w.line.push(sh)
+		}
+		k.begin(sh)
+		return t
+	}
+	return nil
 }
 
 // loop runs t and what comes after it. Should a task end the goroutine
@@ -80,12 +137,15 @@ func (k *worker) wait(w *workers) task {
 	return <-k.next
 }
 
-// after is the next task for k. Without one, k is idle and waits for k.next.
+// after is the next task for k, which has run one. Without one, k is idle and
+// waits for k.next.
 func (w *workers) after(k *worker) task {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.queue.len() > 0 {
-		return w.queue.pop()
+	k.share.running--
+	k.share = nil
+	if t := w.dequeue(k); t != nil {
+		return t
 	}
 	if w.closed {
 		w.running--

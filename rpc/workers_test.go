@@ -12,7 +12,8 @@ import (
 
 type taskFunc func()
 
-func (f taskFunc) run() { f() }
+func (f taskFunc) run()    { f() }
+func (taskFunc) size() int { return 1 }
 
 func workersOf(w *workers) int {
 	w.mu.Lock()
@@ -22,14 +23,15 @@ func workersOf(w *workers) int {
 
 func TestWorkersLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := workers{limit: 3, queueLimit: 5}
+		w := workers{limit: 3, queueLimit: 5, shareLimit: 3, shareQueue: 5}
+		one := &share{maxBytes: 100}
 		defer w.close()
 		var order []int
 		var now int32
 		free := make(chan struct{})
 		accepted := 0
 		for i := range 20 {
-			if !w.submit(taskFunc(func() {
+			if !w.submit(one, taskFunc(func() {
 				if n := atomic.AddInt32(&now, 1); n > 3 {
 					t.Errorf("%d tasks at once", n)
 				}
@@ -53,11 +55,12 @@ func TestWorkersLimit(t *testing.T) {
 
 func TestWorkersAreKeptAndEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := workers{limit: 100}
+		w := workers{limit: 100, shareLimit: 100}
+		one := &share{maxBytes: 100}
 		run := func(n int) {
 			free := make(chan struct{})
 			for range n {
-				require.True(t, w.submit(taskFunc(func() { <-free })))
+				require.True(t, w.submit(one, taskFunc(func() { <-free })))
 			}
 			close(free)
 			synctest.Wait()
@@ -79,16 +82,17 @@ func TestWorkersAreKeptAndEnd(t *testing.T) {
 		w.close()
 		synctest.Wait()
 		require.Zero(t, alive())
-		require.False(t, w.submit(taskFunc(func() {})))
+		require.False(t, w.submit(one, taskFunc(func() {})))
 	})
 }
 
 func TestWorkersCloseUnderWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := workers{limit: 2, queueLimit: 10}
+		w := workers{limit: 2, queueLimit: 10, shareLimit: 2, shareQueue: 10}
+		one := &share{maxBytes: 100}
 		var ran atomic.Int32
 		for range 5 {
-			w.submit(taskFunc(func() { time.Sleep(time.Second); ran.Add(1) }))
+			w.submit(one, taskFunc(func() { time.Sleep(time.Second); ran.Add(1) }))
 		}
 		w.close()
 		w.close()
@@ -100,13 +104,63 @@ func TestWorkersCloseUnderWork(t *testing.T) {
 
 func TestTaskEndsItsGoroutine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := workers{limit: 1, queueLimit: 10}
+		w := workers{limit: 1, queueLimit: 10, shareLimit: 1, shareQueue: 10}
+		one := &share{maxBytes: 100}
 		defer w.close()
 		ran := 0
 		for range 5 {
-			w.submit(taskFunc(func() { ran++; runtime.Goexit() }))
+			w.submit(one, taskFunc(func() { ran++; runtime.Goexit() }))
 		}
 		synctest.Wait()
 		require.Equal(t, 5, ran)
+	})
+}
+
+// Sessions take turns, and none has more than its share, so that a task of
+// another waits for one task at most.
+func TestWorkersShare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := workers{limit: 3, queueLimit: 100, shareLimit: 2, shareQueue: 4}
+		defer w.close()
+		hog, other := &share{maxBytes: 100}, &share{maxBytes: 100}
+		order := make(chan string, 20)
+		free := make(chan struct{})
+		submit := func(sh *share, name string) bool {
+			defer synctest.Wait()
+			return w.submit(sh, taskFunc(func() {
+				<-free
+				order <- name
+			}))
+		}
+		taken := 0
+		for range 10 {
+			if submit(hog, "hog") {
+				taken++
+			}
+		}
+		require.Equal(t, 2+4, taken)
+		require.Equal(t, 2, workersOf(&w))
+		require.True(t, submit(other, "other"), "runs at once")
+		require.Equal(t, 3, workersOf(&w))
+		require.True(t, submit(other, "other"))
+		require.True(t, submit(other, "other"))
+		for range 9 {
+			free <- struct{}{}
+			synctest.Wait()
+			require.LessOrEqual(t, hog.running, 2)
+		}
+		require.Len(t, order, 9)
+		for range 3 { // that run
+			<-order
+		}
+		require.Contains(t, []string{<-order, <-order}, "other")
+		require.Zero(t, hog.running+other.running+w.queued+int(hog.bytes))
+
+		hog.maxBytes = 2
+		for want := range 6 {
+			require.Equal(t, want < 4, submit(hog, "hog"), "2 run, 2 wait")
+		}
+		close(free)
+		synctest.Wait()
 	})
 }

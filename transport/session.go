@@ -152,6 +152,11 @@ func (s *Session) ID() wire.SessionID { return s.id }
 // Lane carries the messages of the session.
 func (s *Session) Lane() *Lane { return &s.lane }
 
+// Limits is what this side takes in, as it told the peer.
+func (s *Session) Limits() Limits {
+	return Limits{MaxMessage: s.cfg.MaxMessage, MaxCalls: s.cfg.MaxCalls}
+}
+
 // PeerLimits is what the peer takes in.
 func (s *Session) PeerLimits() Limits {
 	const most = 1 << 30 // of either, so that it fits an int anywhere
