@@ -6,8 +6,9 @@ import (
 	"github.com/verbena-rpc/verbena/transport/wire"
 )
 
-// attempt decides how one side comes to a fast link, or stays without one. It
-// is a pure core: a session tells it what happened and does what it answers.
+// attempt decides how one side comes to a fast link, or stays without one, and
+// how the lane leaves a fast link that died and comes to another. It is a pure
+// core: a session tells it what happened and does what it answers.
 // docs/PROTOCOL.md draws it.
 //
 // The epoch names an attempt, and 0 none. What comes for another epoch than
@@ -19,10 +20,16 @@ type attempt struct {
 	epoch   uint64
 	busy    bool   // Prepare or Connect runs: exactly one evPrepared, evConnected or evFailed will come
 	settled bool   // it was said which link carries the lane
-	opened  bool   // frames of the lane have passed: the link that carries it is final
+	opened  bool   // frames of the lane have passed: the first attempt is over
+	again   bool   // the attempt is not the first: the lane is carried by the control link
+	fell    uint64 // the epoch that MOVE was sent for, from the fast link
+	onFast  bool   // the lane has been sent on the link of this epoch
+	next    uint32 // what the peer's MOVE said, while the link is closed because of it
 	reason  string // why no fast link carries the lane
 
-	made, failed, stale int
+	made, failed, stale, moves int
+	inRow                      int  // attempts that failed and links that died, since a link held
+	died                       bool // the last of them was a link
 }
 
 type attemptState uint8
@@ -32,11 +39,15 @@ const (
 	preparing              // client: takes what a link needs
 	offered                // client: waits for the answer; server: connects
 	proving                // the links exist, or are about to; READY is due
+	proven                 // server, not the first attempt: READY was there, MOVE is due
+	rising                 // MOVE to the fast link was sent; client: that of the server is due, server: READY is
 	fast                   // the lane is carried by the fast link
+	leaving                // the peer left the fast link; it is being closed here
+	falling                // MOVE from the dead fast link was sent; that of the peer is due
 )
 
 func (s attemptState) String() string {
-	return [...]string{"IDLE", "PREPARING", "OFFERED", "PROVING", "FAST"}[s]
+	return [...]string{"IDLE", "PREPARING", "OFFERED", "PROVING", "PROVEN", "RISING", "FAST", "LEAVING", "FALLING"}[s]
 }
 
 type attemptEvent struct {
@@ -45,6 +56,7 @@ type attemptEvent struct {
 	qp    wire.QP // evPrepared, evConnected: of this side; evOffer, evAnswer: of the peer
 	text  string  // evFailed, evAbandon, evLinkDown, evUnable: why
 	err   error   // evLinkDown
+	next  uint32  // evDown
 }
 
 type eventKind uint8
@@ -63,11 +75,14 @@ const (
 	evLinkDown                   // the fast link is dead
 	evLaneTCP                    // the first frame of the lane comes in on the control link
 	evLaneFast                   // and on the fast link
+	evUp                         // MOVE to the fast link
+	evDown                       // MOVE from the fast link
 )
 
 func (k eventKind) String() string {
 	return [...]string{"unable", "begin", "prepared", "connected", "failed", "QP_OFFER", "QP_ANSWER",
-		"QP_ABANDON", "READY", "timeout", "link down", "lane frame on TCP", "lane frame on the fast link"}[k]
+		"QP_ABANDON", "READY", "timeout", "link down", "lane frame on TCP", "lane frame on the fast link",
+		"MOVE to the fast link", "MOVE from the fast link"}[k]
 }
 
 type attemptOp uint8
@@ -84,12 +99,16 @@ const (
 	opRelease                   // release half and link
 	opBindTCP                   // the control link carries the lane
 	opBindFast                  // the fast link does
-	opEnd                       // the session ends: its link is dead
+	opRise                      // the lane pauses; send MOVE to the fast link behind what it sent
+	opLeave                     // close the fast link
+	opFall                      // the lane leaves the dead link, and pauses; send MOVE from it
+	opResume                    // the control link carries the lane
+	opResend                    // the same, and again what the peer has not taken in, from act.next on
 )
 
 func (o attemptOp) String() string {
 	return [...]string{"prepare", "accept", "connect", "start", "offer", "answer", "ready", "abandon",
-		"release", "bind TCP", "bind fast", "end"}[o]
+		"release", "bind TCP", "bind fast", "rise", "leave", "fall", "resume", "resend"}[o]
 }
 
 type attemptAct struct {
@@ -97,6 +116,7 @@ type attemptAct struct {
 	epoch uint64
 	qp    wire.QP
 	text  string
+	next  uint32
 }
 
 // on takes in an event and returns what to do, in order. An error is a fault
@@ -106,8 +126,8 @@ func (a *attempt) on(ev attemptEvent) ([]attemptAct, error) {
 	case evUnable:
 		return a.onTCP(ev.text), nil
 	case evBegin:
-		a.able, a.busy, a.state, a.epoch = true, true, preparing, ev.epoch
-		a.made++
+		a.able = true
+		a.begin(preparing, ev.epoch)
 		return acts(opPrepare), nil
 	case evPrepared:
 		return a.prepared(ev), nil
@@ -128,6 +148,10 @@ func (a *attempt) on(ev attemptEvent) ([]attemptAct, error) {
 		return a.giveUp(ev), nil
 	case evLinkDown:
 		return a.linkDown(ev), nil
+	case evUp:
+		return a.up(ev)
+	case evDown:
+		return a.down(ev)
 	default:
 		return a.laneFrame(ev)
 	}
@@ -141,7 +165,21 @@ func acts(ops ...attemptOp) []attemptAct {
 	return out
 }
 
-func (a *attempt) underWay() bool { return a.state != idle && a.state != fast }
+func (a *attempt) begin(s attemptState, epoch uint64) {
+	a.state, a.epoch, a.busy = s, epoch, true
+	a.again, a.onFast = a.settled, false
+	a.made++
+}
+
+// underWay says that the attempt may be given up, for which there is a time.
+func (a *attempt) underWay() bool {
+	return a.state == preparing || a.state == offered || a.state == proving
+}
+
+// mayTry says that the client may begin another attempt.
+func (a *attempt) mayTry() bool {
+	return a.client && a.able && a.settled && a.state == idle && !a.busy
+}
 
 // giveUp ends an attempt that is under way, for a reason of this side.
 func (a *attempt) giveUp(ev attemptEvent) []attemptAct {
@@ -150,14 +188,19 @@ func (a *attempt) giveUp(ev attemptEvent) []attemptAct {
 	}
 	known := a.epoch
 	if a.state == preparing {
+		if a.again {
+			return a.stayOnTCP(ev.text) // the server has not heard of it, nor waits for it
+		}
 		known = 0 // no offer was made
 	}
 	return append([]attemptAct{{op: opAbandon, epoch: known, text: ev.text}}, a.stayOnTCP(ev.text)...)
 }
 
 func (a *attempt) stayOnTCP(reason string) []attemptAct {
-	a.state = idle
+	a.state, a.onFast = idle, false
 	a.failed++
+	a.inRow++
+	a.died = false
 	return append(acts(opRelease), a.onTCP(reason)...)
 }
 
@@ -193,13 +236,10 @@ func (a *attempt) offer(ev attemptEvent) ([]attemptAct, error) {
 	switch {
 	case a.client || !a.able || a.state != idle || ev.qp.Epoch == 0:
 		return nil, a.unexpected(ev)
-	case a.opened:
-		return []attemptAct{{op: opAbandon, epoch: ev.qp.Epoch, text: "calls are under way on TCP"}}, nil
 	case a.busy:
 		return []attemptAct{{op: opAbandon, epoch: ev.qp.Epoch, text: "an earlier attempt is still being released"}}, nil
 	}
-	a.state, a.busy, a.epoch = offered, true, ev.qp.Epoch
-	a.made++
+	a.begin(offered, ev.qp.Epoch)
 	return []attemptAct{{op: opAccept, qp: ev.qp}}, nil
 }
 
@@ -226,22 +266,99 @@ func (a *attempt) abandoned(ev attemptEvent) ([]attemptAct, error) {
 	case ev.epoch != a.epoch || a.state == idle:
 		a.stale++
 		return nil, nil
-	case a.state == fast && (a.client || a.opened):
+	case a.state == fast && (a.client || a.opened || a.again), a.state == rising, a.state > fast:
 		return nil, a.unexpected(ev)
 	}
 	return a.stayOnTCP(reason), nil
 }
 
 func (a *attempt) ready() []attemptAct {
-	if a.state != proving || a.busy {
+	switch {
+	case !a.client && a.state == rising:
+		return a.arrive()
+	case a.state != proving || a.busy:
 		a.stale++
 		return nil
+	case a.again && a.client:
+		a.state = rising
+		return acts(opRise)
+	case a.again:
+		a.state = proven
+		return acts(opReady)
+	case a.client:
+		return a.arrive()
 	}
-	a.state, a.settled, a.reason = fast, true, ""
-	if a.client {
-		return acts(opBindFast)
+	return append(a.arrive(), acts(opReady)...) // bound first: calls may follow READY at once
+}
+
+// arrive lets the fast link carry the lane.
+func (a *attempt) arrive() []attemptAct {
+	if a.again {
+		a.moves++
 	}
-	return acts(opBindFast, opReady) // bound first: calls may follow READY at once
+	a.state, a.settled, a.onFast, a.reason = fast, true, true, ""
+	return acts(opBindFast)
+}
+
+// up takes in the peer's MOVE to the fast link: all that it sent on the control
+// link has come. The client says READY once more, now that it takes in frames
+// of the lane on the fast link.
+func (a *attempt) up(ev attemptEvent) ([]attemptAct, error) {
+	switch {
+	case ev.epoch != a.epoch:
+		a.stale++
+		return nil, nil
+	case a.client && a.state == rising:
+		return append(a.arrive(), acts(opReady)...), nil
+	case a.client && a.state == falling:
+		return nil, nil // the link died meanwhile, as the server is being told
+	case !a.client && a.state == proven:
+		a.state = rising
+		return acts(opRise), nil
+	case !a.client && a.state == idle && a.again && a.fell != a.epoch:
+		return a.fall(a.reason), nil // the link died here before
+	}
+	return nil, a.unexpected(ev)
+}
+
+// down takes in the peer's MOVE from the fast link.
+func (a *attempt) down(ev attemptEvent) ([]attemptAct, error) {
+	switch {
+	case ev.epoch != a.epoch:
+		a.stale++
+		return nil, nil
+	case a.state == rising, a.state == fast:
+		a.state, a.next = leaving, ev.next
+		return acts(opLeave), nil
+	case a.state == falling:
+		a.next = ev.next
+		return a.land(), nil
+	case !a.client && a.state == idle && a.fell != a.epoch:
+		a.next = ev.next // the link died here before
+		return append(a.fall(a.reason), a.land()...), nil
+	}
+	return nil, a.unexpected(ev)
+}
+
+// fall says that the lane leaves the dead fast link.
+func (a *attempt) fall(reason string) []attemptAct {
+	a.state, a.fell, a.reason = falling, a.epoch, reason
+	return acts(opFall)
+}
+
+// land lets the control link carry the lane, now that both sides have said what
+// they took in.
+func (a *attempt) land() []attemptAct {
+	a.state = idle
+	a.moves++
+	a.inRow++
+	a.died = true
+	op := opResume
+	if a.onFast {
+		op = opResend
+	}
+	a.onFast = false
+	return []attemptAct{{op: op, next: a.next}}
 }
 
 func (a *attempt) linkDown(ev attemptEvent) []attemptAct {
@@ -249,12 +366,14 @@ func (a *attempt) linkDown(ev attemptEvent) []attemptAct {
 	case a.underWay():
 		ev.epoch, ev.text = a.epoch, "fast link: "+ev.text
 		return a.giveUp(ev)
-	case a.state == fast && !a.client && !a.opened:
+	case a.state == proven, a.state == fast && !a.client && !a.opened && !a.again:
 		// The client may have given up after our READY; its QP_ABANDON is
-		// then on its way. If it has not, the dead link ends its session.
+		// then on its way. If it has not, its MOVE is.
 		return a.stayOnTCP("fast link: " + ev.text)
-	case a.state == fast:
-		return acts(opEnd)
+	case a.state == rising, a.state == fast:
+		return a.fall("fast link: " + ev.text)
+	case a.state == leaving:
+		return append(a.fall("fast link: "+ev.text), a.land()...)
 	}
 	return nil
 }
@@ -264,7 +383,9 @@ func (a *attempt) linkDown(ev attemptEvent) []attemptAct {
 func (a *attempt) laneFrame(ev attemptEvent) ([]attemptAct, error) {
 	onFast := ev.is == evLaneFast
 	switch {
-	case onFast && a.state != fast, !onFast && a.state != idle:
+	case onFast && a.state == rising && !a.client:
+		return a.arrive(), nil // it overtook READY
+	case onFast && a.state != fast, !onFast && !a.onControl():
 		return nil, a.unexpected(ev)
 	case a.client && !a.settled:
 		return nil, a.unexpected(ev)
@@ -276,10 +397,23 @@ func (a *attempt) laneFrame(ev attemptEvent) ([]attemptAct, error) {
 	return a.onTCP("the client made no offer"), nil
 }
 
+// onControl says that the peer may send frames of the lane on the control link.
+func (a *attempt) onControl() bool {
+	switch a.state {
+	case idle:
+		return true
+	case rising:
+		return a.client
+	case falling:
+		return a.client && !a.onFast // fell while it rose: the server may not know of either
+	}
+	return a.again && (a.underWay() || a.state == proven)
+}
+
 func (a *attempt) unexpected(ev attemptEvent) error {
 	kind := map[eventKind]wire.Kind{
 		evOffer: wire.QPOffer, evAnswer: wire.QPAnswer, evAbandon: wire.QPAbandon,
-		evLaneTCP: wire.Call, evLaneFast: wire.Call,
+		evLaneTCP: wire.Call, evLaneFast: wire.Call, evUp: wire.Move, evDown: wire.Move,
 	}[ev.is]
 	return &wire.ParseError{
 		Field: "kind", Got: uint64(kind),

@@ -1,14 +1,14 @@
 package transport
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"pgregory.net/rapid"
 
 	"github.com/verbena-rpc/verbena/transport/wire"
 )
+
+func busy2(a attempt) attempt { a.busy = true; return a }
 
 func qpOf(epoch uint64) wire.QP { return wire.QP{Epoch: epoch} }
 
@@ -31,6 +31,10 @@ func TestAttemptRows(t *testing.T) {
 	}
 	none := attempt{able: true}
 	over := attempt{able: true, epoch: e, settled: true}
+	again := func(s attemptState) attempt {
+		return attempt{able: true, state: s, epoch: e, settled: true, opened: true, again: true, onFast: s == fast}
+	}
+	onFast := func(a attempt) attempt { a.onFast = true; return a }
 	for _, r := range []row{
 		{"unable", true, attempt{}, attemptEvent{is: evUnable, text: "no"}, idle, []attemptOp{opBindTCP}, false},
 		{"begin", true, attempt{}, attemptEvent{is: evBegin, epoch: e}, preparing, []attemptOp{opPrepare}, false},
@@ -54,7 +58,7 @@ func TestAttemptRows(t *testing.T) {
 		{"client timeout of proof", true, at(proving), attemptEvent{is: evTimeout, epoch: e}, idle, []attemptOp{opAbandon, opRelease, opBindTCP}, false},
 		{"timeout too late", true, at(fast), attemptEvent{is: evTimeout, epoch: e}, fast, nil, false},
 		{"link down in proof", true, at(proving), attemptEvent{is: evLinkDown}, idle, []attemptOp{opAbandon, opRelease, opBindTCP}, false},
-		{"link down", true, at(fast), attemptEvent{is: evLinkDown}, fast, []attemptOp{opEnd}, false},
+		{"link down", true, at(fast), attemptEvent{is: evLinkDown}, falling, []attemptOp{opFall}, false},
 		{"client gets offer", true, at(offered), attemptEvent{is: evOffer, qp: qpOf(e)}, offered, nil, true},
 		{"server sends first", true, none, attemptEvent{is: evLaneTCP}, idle, nil, true},
 		{"reply on TCP", true, over, attemptEvent{is: evLaneTCP}, idle, nil, false},
@@ -66,7 +70,7 @@ func TestAttemptRows(t *testing.T) {
 		{"offer though unable", false, attempt{}, attemptEvent{is: evOffer, qp: qpOf(e)}, idle, nil, true},
 		{"offer twice", false, busy(offered), attemptEvent{is: evOffer, qp: qpOf(8)}, offered, nil, true},
 		{"offer while busy", false, busy(idle), attemptEvent{is: evOffer, qp: qpOf(8)}, idle, []attemptOp{opAbandon}, false},
-		{"offer after calls", false, opened(idle), attemptEvent{is: evOffer, qp: qpOf(8)}, idle, []attemptOp{opAbandon}, false},
+		{"offer after calls", false, opened(idle), attemptEvent{is: evOffer, qp: qpOf(8)}, offered, []attemptOp{opAccept}, false},
 		{"second offer", false, over, attemptEvent{is: evOffer, qp: qpOf(8)}, offered, []attemptOp{opAccept}, false},
 		{"server connected", false, busy(offered), attemptEvent{is: evConnected, epoch: e}, proving, []attemptOp{opStart, opAnswer}, false},
 		{"server not connected", false, busy(offered), attemptEvent{is: evFailed, epoch: e}, idle, []attemptOp{opAbandon, opRelease, opBindTCP}, false},
@@ -82,11 +86,45 @@ func TestAttemptRows(t *testing.T) {
 		{"client abandons without an offer", false, none, attemptEvent{is: evAbandon}, idle, []attemptOp{opBindTCP}, false},
 		{"client abandons nothing, late", false, at(proving), attemptEvent{is: evAbandon}, proving, nil, true},
 		{"server link down before calls", false, at(fast), attemptEvent{is: evLinkDown}, idle, []attemptOp{opRelease, opBindTCP}, false},
-		{"server link down", false, opened(fast), attemptEvent{is: evLinkDown}, fast, []attemptOp{opEnd}, false},
+		{"server link down", false, opened(fast), attemptEvent{is: evLinkDown}, falling, []attemptOp{opFall}, false},
 		{"call without an offer", false, none, attemptEvent{is: evLaneTCP}, idle, []attemptOp{opBindTCP}, false},
 		{"call before the attempt is over", false, at(proving), attemptEvent{is: evLaneTCP}, proving, nil, true},
 		{"call on the fast link", false, at(fast), attemptEvent{is: evLaneFast}, fast, nil, false},
 		{"call on the fast link before READY", false, at(proving), attemptEvent{is: evLaneFast}, proving, nil, true},
+		{"client tries again", true, over, attemptEvent{is: evBegin, epoch: 8}, preparing, []attemptOp{opPrepare}, false},
+		{"not prepared again", true, busy2(again(preparing)), attemptEvent{is: evFailed, epoch: e}, idle, []attemptOp{opRelease, opBindTCP}, false},
+		{"client gets READY again", true, again(proving), attemptEvent{is: evReady}, rising, []attemptOp{opRise}, false},
+		{"reply while the client rises", true, again(rising), attemptEvent{is: evLaneTCP}, rising, nil, false},
+		{"client gets MOVE up", true, again(rising), attemptEvent{is: evUp, epoch: e}, fast, []attemptOp{opBindFast, opReady}, false},
+		{"MOVE up of another link", true, again(rising), attemptEvent{is: evUp, epoch: 8}, rising, nil, false},
+		{"MOVE up without an attempt", true, over, attemptEvent{is: evUp, epoch: e}, idle, nil, true},
+		{"link down while the client rises", true, again(rising), attemptEvent{is: evLinkDown}, falling, []attemptOp{opFall}, false},
+		{"MOVE up too late", true, again(falling), attemptEvent{is: evUp, epoch: e}, falling, nil, false},
+		{"peer leaves", true, again(fast), attemptEvent{is: evDown, epoch: e}, leaving, []attemptOp{opLeave}, false},
+		{"peer leaves while the client rises", true, again(rising), attemptEvent{is: evDown, epoch: e}, leaving, []attemptOp{opLeave}, false},
+		{"left", true, onFast(again(leaving)), attemptEvent{is: evLinkDown}, idle, []attemptOp{opFall, opResend}, false},
+		{"left before anything was sent", true, again(leaving), attemptEvent{is: evLinkDown}, idle, []attemptOp{opFall, opResume}, false},
+		{"peer has left too", true, onFast(again(falling)), attemptEvent{is: evDown, epoch: e}, idle, []attemptOp{opResend}, false},
+		{"peer has left another", true, again(falling), attemptEvent{is: evDown, epoch: 8}, falling, nil, false},
+		{"peer leaves twice", true, again(leaving), attemptEvent{is: evDown, epoch: e}, leaving, nil, true},
+		{"peer leaves what is not there", true, over, attemptEvent{is: evDown, epoch: e}, idle, nil, true},
+		{"abandoned while the client rises", true, again(rising), attemptEvent{is: evAbandon, epoch: e}, rising, nil, true},
+		{"reply while falling from rising", true, again(falling), attemptEvent{is: evLaneTCP}, falling, nil, false},
+		{"frame while falling", true, onFast(again(falling)), attemptEvent{is: evLaneTCP}, falling, nil, true},
+
+		{"server gets READY again", false, again(proving), attemptEvent{is: evReady}, proven, []attemptOp{opReady}, false},
+		{"call while the server waits", false, again(proven), attemptEvent{is: evLaneTCP}, proven, nil, false},
+		{"server gets MOVE up", false, again(proven), attemptEvent{is: evUp, epoch: e}, rising, []attemptOp{opRise}, false},
+		{"MOVE up before READY", false, again(proving), attemptEvent{is: evUp, epoch: e}, proving, nil, true},
+		{"call on TCP behind MOVE", false, again(rising), attemptEvent{is: evLaneTCP}, rising, nil, true},
+		{"second READY", false, again(rising), attemptEvent{is: evReady}, fast, []attemptOp{opBindFast}, false},
+		{"call before the second READY", false, again(rising), attemptEvent{is: evLaneFast}, fast, []attemptOp{opBindFast}, false},
+		{"link down before MOVE", false, again(proven), attemptEvent{is: evLinkDown}, idle, []attemptOp{opRelease, opBindTCP}, false},
+		{"MOVE up for a dead link", false, again(idle), attemptEvent{is: evUp, epoch: e}, falling, []attemptOp{opFall}, false},
+		{"client leaves what died here before calls", false, over, attemptEvent{is: evDown, epoch: e}, idle, []attemptOp{opFall, opResume}, false},
+		{"client leaves before READY", false, again(proven), attemptEvent{is: evDown, epoch: e}, proven, nil, true},
+		{"client abandons before MOVE", false, again(proven), attemptEvent{is: evAbandon, epoch: e}, idle, []attemptOp{opRelease, opBindTCP}, false},
+		{"client abandons after MOVE", false, again(rising), attemptEvent{is: evAbandon, epoch: e}, rising, nil, true},
 		{"server gets answer", false, at(offered), attemptEvent{is: evAnswer, qp: qpOf(e)}, offered, nil, true},
 	} {
 		t.Run(r.name, func(t *testing.T) {
@@ -105,154 +143,4 @@ func TestAttemptRows(t *testing.T) {
 			}
 		})
 	}
-}
-
-// model is one side as the two-sided test runs it.
-type model struct {
-	attempt
-	name      string
-	half      bool
-	link      bool       // exists
-	started   bool       // delivers
-	bound     *eventKind // evLaneTCP or evLaneFast
-	out       []attemptEvent
-	outFast   []attemptEvent
-	working   eventKind // what the job at hand will report, if busy
-	ended     bool
-	laneSent  bool
-	abandoned map[uint64]int
-}
-
-func (m *model) do(t *rapid.T, ev attemptEvent) {
-	did, err := m.on(ev)
-	require.NoError(t, err, "%s: %+v", m.name, ev)
-	for _, act := range did {
-		switch act.op {
-		case opPrepare:
-			m.working = evPrepared
-		case opAccept:
-			m.working = evConnected
-		case opConnect:
-			require.True(t, m.half)
-			m.half, m.working = false, evConnected
-		case opStart:
-			require.True(t, m.link)
-			m.started = true
-		case opOffer:
-			m.out = append(m.out, attemptEvent{is: evOffer, qp: act.qp})
-		case opAnswer:
-			m.out = append(m.out, attemptEvent{is: evAnswer, qp: act.qp})
-		case opReady:
-			require.True(t, m.started)
-			m.outFast = append(m.outFast, attemptEvent{is: evReady})
-		case opAbandon:
-			m.abandoned[act.epoch]++
-			require.Equal(t, 1, m.abandoned[act.epoch], "abandons an attempt once")
-			m.out = append(m.out, attemptEvent{is: evAbandon, epoch: act.epoch, text: act.text})
-		case opRelease:
-			m.half, m.link, m.started = false, false, false
-		case opBindTCP, opBindFast:
-			require.False(t, m.laneSent, "bound again under calls")
-			k := evLaneTCP
-			if act.op == opBindFast {
-				k = evLaneFast
-				require.True(t, m.started)
-			}
-			m.bound = &k
-		case opEnd:
-			m.ended = true
-		}
-	}
-	if m.state == idle && !m.busy {
-		require.False(t, m.half || m.link, "%s holds on to resources", m.name)
-	}
-}
-
-// lane sends a frame of the lane on the link that carries it.
-func (m *model) lane() {
-	m.laneSent = true
-	if *m.bound == evLaneFast {
-		m.outFast = append(m.outFast, attemptEvent{is: evLaneFast})
-	} else {
-		m.out = append(m.out, attemptEvent{is: evLaneTCP})
-	}
-}
-
-// TestAttemptSidesAgree lets a client and a server run against each other in
-// any order, with failures, time running out and links dying at any moment.
-// Neither may ever see a fault of the other, and the client's first call
-// arrives on the link that carries the server's lane.
-func TestAttemptSidesAgree(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		c := &model{attempt: attempt{client: true}, name: "client", abandoned: map[uint64]int{}}
-		s := &model{attempt: attempt{able: true}, name: "server", abandoned: map[uint64]int{}}
-		const epoch = 99
-		c.do(t, attemptEvent{is: evBegin, epoch: epoch})
-		for step := 0; step < 60 && !c.ended && !s.ended; step++ {
-			for _, m := range []*model{c, s} {
-				if !m.link {
-					m.outFast = nil // went down with the link
-				}
-			}
-			type move struct {
-				name string
-				run  func()
-			}
-			var moves []move
-			add := func(name string, run func()) { moves = append(moves, move{name, run}) }
-			for _, way := range [][2]*model{{c, s}, {s, c}} {
-				from, to := way[0], way[1]
-				if len(from.out) > 0 {
-					add(fmt.Sprintf("%s -> %v", from.name, from.out[0].is), func() {
-						ev := from.out[0]
-						from.out = from.out[1:]
-						to.do(t, ev)
-						if ev.is == evLaneTCP {
-							require.Equal(t, evLaneTCP, *to.bound)
-						}
-					})
-				}
-				if len(from.outFast) > 0 && to.started {
-					add(fmt.Sprintf("%s => %v", from.name, from.outFast[0].is), func() {
-						ev := from.outFast[0]
-						from.outFast = from.outFast[1:]
-						to.do(t, ev)
-						if ev.is == evLaneFast {
-							require.Equal(t, evLaneFast, *to.bound)
-						}
-					})
-				}
-				if from.busy {
-					add(from.name+" works", func() {
-						ok := rapid.Bool().Draw(t, "works")
-						ev := attemptEvent{is: evFailed, epoch: epoch}
-						if ok {
-							ev.is = from.working
-							from.half = from.working == evPrepared
-							from.link = from.working == evConnected
-						}
-						from.do(t, ev)
-					})
-				}
-				if from.underWay() {
-					add(from.name+" timeout", func() { from.do(t, attemptEvent{is: evTimeout, epoch: epoch}) })
-				}
-				if from.started {
-					add(from.name+" link down", func() { from.do(t, attemptEvent{is: evLinkDown}) })
-				}
-			}
-			if c.bound != nil && !c.laneSent {
-				add("client calls", c.lane)
-			}
-			if s.bound != nil && s.opened && !s.laneSent {
-				add("server replies", s.lane)
-			}
-			if len(moves) == 0 {
-				break
-			}
-			i := rapid.IntRange(0, len(moves)-1).Draw(t, "move")
-			t.Log(moves[i].name)
-			moves[i].run()
-		}
-	})
 }

@@ -268,7 +268,9 @@ func TestPingFlood(t *testing.T) {
 	for {
 		slot, err := c.link.Reserve(t.Context(), transport.Control, 0)
 		if err == nil {
-			err = c.link.Commit(slot, &wire.Header{Kind: wire.Ping})
+			if err = c.link.Commit(slot, &wire.Header{Kind: wire.Ping}); err != nil {
+				c.link.Discard(slot)
+			}
 		}
 		if err != nil {
 			break

@@ -89,6 +89,19 @@ type fabric struct {
 	dies     error         // of every link as soon as it starts
 	live     atomic.Int32  // halves and links that exist
 	prepared atomic.Int32  // calls of Prepare
+
+	mu    sync.Mutex
+	links []*fastLink // that were made
+}
+
+// kill lets the links that exist die.
+func (f *fabric) kill(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, l := range f.links {
+		l.Close(err)
+	}
+	f.links = nil
 }
 
 func (f *fabric) Kind() transport.Kind         { return transport.RDMA }
@@ -135,7 +148,11 @@ func (h *half) Connect(ctx context.Context, epoch uint64, peer wire.QP) (transpo
 		<-link.Done()
 		f.live.Add(-1)
 	}()
-	return &fastLink{link, f}, err
+	made := &fastLink{link, f}
+	f.mu.Lock()
+	f.links = append(f.links, made)
+	f.mu.Unlock()
+	return made, err
 }
 
 // fastLink is a stream link that says it is a fast one.

@@ -24,7 +24,11 @@ func (s *Session) stepLocked(ev attemptEvent) error {
 	if s.err != nil {
 		return errEnded
 	}
+	before := s.attempt.state
 	todo, err := s.attempt.on(ev)
+	if s.attempt.state != before {
+		s.lane.in.Store(nil)
+	}
 	for _, act := range todo {
 		s.do(act, ev)
 	}
@@ -35,6 +39,7 @@ func (s *Session) stepLocked(ev attemptEvent) error {
 			s.lease = nil
 		}
 	}
+	s.planRetry()
 	if err == nil && s.err != nil {
 		err = errEnded
 	}
@@ -60,6 +65,7 @@ func (s *Session) do(act attemptAct, ev attemptEvent) {
 		s.half = nil
 		s.workers.Go(func() { s.connect(epoch, half, act.qp) })
 	case opStart:
+		s.fast.Number(&s.lane.numbers)
 		s.fast.Start(&receiver{s: s, link: s.fast})
 	case opOffer:
 		s.post(s.control, wire.QPOffer, act.qp.Append(nil))
@@ -74,25 +80,44 @@ func (s *Session) do(act attemptAct, ev attemptEvent) {
 		s.release()
 	case opBindTCP:
 		if s.client {
-			s.post(s.control, 0, nil) // no call may overtake QP_ABANDON
+			s.postJob(job{run: s.settleTCP}) // no call may overtake QP_ABANDON
 		} else {
 			s.settle(s.control)
 		}
 	case opBindFast:
 		s.settle(s.fast)
-	case opEnd:
-		s.endLocked("fast link", ev.err, true)
+	case opRise:
+		s.rise()
+	case opLeave:
+		s.fast.Close(errPeerLeft)
+	case opFall:
+		s.fall(ev.err)
+	case opResume, opResend:
+		s.land(act.op == opResend, act.next)
+	}
+}
+
+func (s *Session) settleTCP() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c := s.lane.bound.Load(); s.err == nil && (c == nil || c.link != s.control) {
+		s.settle(s.control)
 	}
 }
 
 // settle binds the lane. A server may settle on TCP after it was on the fast
-// link, while no frame of the lane has passed.
+// link, while no frame of the lane has passed. Callers hold mu.
 func (s *Session) settle(link Link) {
 	if link == s.control && s.cfg.FastLink == RequireFastLink {
 		s.endLocked("closed here", &NoFastLinkError{Reason: s.attempt.reason}, true)
 		return
 	}
-	s.lane.bind(link)
+	if c := s.lane.bound.Load(); c != nil && c.link == link && c.open {
+		return
+	}
+	s.lane.gate.Lock()
+	s.lane.bind(link, true)
+	s.lane.gate.Unlock()
 	s.since = time.Now()
 	select {
 	case <-s.settled:
@@ -130,9 +155,13 @@ func (s *Session) release() {
 
 // begin starts the client's attempt.
 func (s *Session) begin() error {
+	return s.step(attemptEvent{is: evBegin, epoch: newEpoch()})
+}
+
+func newEpoch() uint64 {
 	var b [8]byte
 	rand.Read(b[:])
-	return s.step(attemptEvent{is: evBegin, epoch: max(1, binary.LittleEndian.Uint64(b[:]))})
+	return max(1, binary.LittleEndian.Uint64(b[:]))
 }
 
 // prepare is the client's first half of the work at a link. Like accept and

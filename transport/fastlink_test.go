@@ -48,6 +48,7 @@ func TestFastLink(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m := newMemory()
 				cn, sn := networkOf(m, c.client), networkOf(m, c.server)
+				cn.Config.RetryAfter = time.Hour
 				cp, sp := connectOver(t, cn, sn)
 				exchange(t, cp, sp)
 				for _, side := range []struct {
@@ -159,29 +160,50 @@ func TestFastLinkPolicy(t *testing.T) {
 	}
 }
 
-// TestFastLinkDies: once calls run on the fast link, its death is the end of
-// the session, with a reason, on both sides.
+// TestFastLinkDies: calls that run on a fast link outlive it, and those that
+// come later; a session that requires a fast link ends with it.
 func TestFastLinkDies(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := newMemory()
-		fc := &fabric{}
-		c, s := connectOver(t, networkOf(m, fc), networkOf(m, &fabric{}))
-		exchange(t, c, s)
-		slot, err := s.Lane().Reserve(t.Context(), transport.Small, 0)
-		require.NoError(t, err)
-		// A frame that the other side must refuse kills the link.
-		require.NoError(t, s.Lane().Commit(slot, &wire.Header{Kind: wire.Hello}))
-		var se *transport.SessionError
-		require.ErrorAs(t, within(t, c.sink.ended), &se)
-		require.Equal(t, "fast link", se.What)
-		require.ErrorAs(t, within(t, s.sink.ended), &se)
-		within(t, c.Done())
-		within(t, s.Done())
-		synctest.Wait()
-		require.Zero(t, fc.live.Load())
-		_, err = c.Lane().Reserve(t.Context(), transport.Small, 0)
-		require.Error(t, err)
-	})
+	for _, policy := range []transport.FastLinkPolicy{transport.PreferFastLink, transport.RequireFastLink} {
+		synctest.Test(t, func(t *testing.T) {
+			m := newMemory()
+			fc, fs := &fabric{}, &fabric{}
+			cn := networkOf(m, fc)
+			cn.Config.FastLink = policy
+			c, s := connectOver(t, cn, networkOf(m, fs))
+			exchange(t, c, s)
+			fs.kill(errTest)
+			if policy == transport.RequireFastLink {
+				var se *transport.SessionError
+				require.ErrorAs(t, within(t, c.sink.ended), &se)
+				require.Equal(t, "fast link", se.What)
+				within(t, s.sink.ended)
+				within(t, c.Done())
+				within(t, s.Done())
+				_, err := c.Lane().Reserve(t.Context(), transport.Small, 0)
+				require.Error(t, err)
+				return
+			}
+			exchange(t, c, s)
+			for _, p := range []peer{c, s} {
+				info := p.Transport()
+				require.Equal(t, transport.TCP, info.Kind)
+				require.Contains(t, info.Reason, "fast link: ")
+				require.Equal(t, 1, info.Moves)
+			}
+			synctest.Wait()
+			require.Zero(t, fc.live.Load()+fs.live.Load())
+			time.Sleep(7 * time.Second)
+			require.Equal(t, transport.TCP, c.Transport().Kind, "back before its time")
+			time.Sleep(6 * time.Second)
+			for _, p := range []peer{c, s} {
+				info := p.Transport()
+				require.Equal(t, transport.RDMA, info.Kind)
+				require.Empty(t, info.Reason)
+				require.Equal(t, 2, info.Moves)
+			}
+			exchange(t, c, s)
+		})
+	}
 }
 
 // TestLease: a server takes an attempt back whose client says nothing more,

@@ -46,6 +46,20 @@ type Config struct {
 	// 100 ms. Default 256, at least 1.
 	MaxHandshakes int
 
+	// Retain is how many bytes of what was sent a session keeps until the
+	// peer has said that it took it in, so that calls outlive a fast link that
+	// dies. Senders wait where it is used up. Default 4 MiB, range 1 MiB to
+	// 1 GiB; less is used unless acknowledgements are slow. Where one of the
+	// sides cannot have fast links nothing is kept.
+	Retain int
+
+	// ReturnAfter is how long a client waits before it tries to come back to
+	// a fast link after one has died, and RetryAfter after an attempt that
+	// failed. Each in a row doubles the time, up to 10 minutes, and it is
+	// spread by a quarter either way. Default 10 s and 30 s, range 1 ms to
+	// 24 h. Shorter returns sooner, and disturbs more where a path flaps.
+	ReturnAfter, RetryAfter time.Duration
+
 	// FastLink says whether sessions use the Fabric. Default PreferFastLink.
 	FastLink FastLinkPolicy
 
@@ -70,6 +84,8 @@ const (
 	attemptTimeout = 5 * time.Second  // of a client for a fast link
 	leaseTimeout   = 15 * time.Second // of a server for a fast link; longer, so that the client says why
 	maxAttempts    = 64               // fast links that a server sets up at once: each holds a QP and its rings
+	maxRetry       = 10 * time.Minute // between attempts of a client
+	retainedFrames = 4096             // that a session keeps, half of them chunks; a frame without payload has 100 bytes
 )
 
 // config validates the Config and fills in defaults.
@@ -82,6 +98,9 @@ func (n *Network) config() (Config, error) {
 	setDefault(&c.MaxCalls, 4096)
 	setDefault(&c.MaxHandshakes, 256)
 	setDefault(&c.HandshakeTimeout, 5*time.Second)
+	setDefault(&c.Retain, 4<<20)
+	setDefault(&c.ReturnAfter, 10*time.Second)
+	setDefault(&c.RetryAfter, 30*time.Second)
 	switch {
 	case c.MaxMessage < 4<<10 || c.MaxMessage > 1<<30:
 		return c, &ConfigError{"MaxMessage", c.MaxMessage, "4 KiB to 1 GiB"}
@@ -91,6 +110,12 @@ func (n *Network) config() (Config, error) {
 		return c, &ConfigError{"MaxHandshakes", c.MaxHandshakes, "at least 1"}
 	case c.HandshakeTimeout < time.Millisecond:
 		return c, &ConfigError{"HandshakeTimeout", c.HandshakeTimeout, "at least 1 ms"}
+	case c.Retain < 1<<20 || c.Retain > 1<<30:
+		return c, &ConfigError{"Retain", c.Retain, "1 MiB to 1 GiB"}
+	case c.ReturnAfter < time.Millisecond || c.ReturnAfter > 24*time.Hour:
+		return c, &ConfigError{"ReturnAfter", c.ReturnAfter, "1 ms to 24 h"}
+	case c.RetryAfter < time.Millisecond || c.RetryAfter > 24*time.Hour:
+		return c, &ConfigError{"RetryAfter", c.RetryAfter, "1 ms to 24 h"}
 	case c.FastLink > NeverFastLink:
 		return c, &ConfigError{"FastLink", c.FastLink, "one of the policies"}
 	case c.FastLink == RequireFastLink && n.Fabric == nil:

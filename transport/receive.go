@@ -14,7 +14,6 @@ import (
 type receiver struct {
 	s       *Session
 	link    Link
-	open    bool   // a frame of the lane has been admitted
 	scratch []byte // where payloads of the link's own frames land
 	flood   bucket
 }
@@ -63,6 +62,10 @@ func (r *receiver) frame(h *wire.Header) error {
 	if whole {
 		r.s.deliver(m)
 	}
+	if err != nil && r.link != r.s.control {
+		// The frame has its number, and so will not come again on another link.
+		r.s.end("closed here", err, true)
+	}
 	return err
 }
 
@@ -70,7 +73,7 @@ func (r *receiver) frame(h *wire.Header) error {
 func (r *receiver) Closed(err error) { r.s.linkEnded(r.link, err) }
 
 func (r *receiver) openLane() error {
-	if r.open {
+	if r.s.lane.in.Load() == r {
 		return nil
 	}
 	ev := evLaneFast
@@ -80,8 +83,12 @@ func (r *receiver) openLane() error {
 			return r.unexpected(wire.Call)
 		}
 	}
-	err := r.s.step(attemptEvent{is: ev})
-	r.open = err == nil
+	r.s.mu.Lock()
+	defer r.s.mu.Unlock()
+	err := r.s.stepLocked(attemptEvent{is: ev})
+	if err == nil {
+		r.s.lane.in.Store(r)
+	}
 	return err
 }
 
@@ -150,6 +157,8 @@ func (r *receiver) control(h *wire.Header, payload []byte) error {
 	case wire.GoAway:
 		s.goneAway()
 		return nil
+	case wire.Move:
+		return s.takeMove(payload)
 	}
 	return r.unexpected(h.Kind)
 }
@@ -189,6 +198,9 @@ func (s *Session) takeHello(payload []byte) error {
 		calls = int(min(m.MaxCalls, 1<<20)) // calls go one way, and replies to them back
 	}
 	s.lane.parts.maxMessage, s.lane.parts.maxParts = s.cfg.MaxMessage, calls
+	if reason == "" {
+		s.lane.numbers.retain(s.cfg.Retain, s.oweAck)
+	}
 	s.lane.turns.maxCount, s.lane.turns.maxBytes = calls, openLimit(s.PeerLimits().MaxMessage)
 	if !s.greet() {
 		return nil
@@ -225,6 +237,22 @@ func (s *Session) settleOrBegin(reason string) error {
 		return s.begin()
 	}
 	return nil
+}
+
+// takeMove takes in the peer's part in a move of the lane.
+func (s *Session) takeMove(payload []byte) error {
+	var m wire.MoveMsg
+	if err := m.Parse(payload); err != nil {
+		return err
+	}
+	if !s.lane.numbers.mayAck(m.Next) {
+		return &wire.ParseError{Field: "MOVE next", Got: uint64(m.Next), Want: "the number of a frame that was not acknowledged, or of the next"}
+	}
+	ev := attemptEvent{is: evDown, epoch: m.Epoch, next: m.Next, text: "the peer has left the link"}
+	if m.Up {
+		ev.is = evUp
+	}
+	return s.step(ev)
 }
 
 func (s *Session) closedByPeer(payload []byte) error {
@@ -280,7 +308,7 @@ func (s *Session) takeBack(kind wire.Kind, call uint64, told func()) {
 			payload = wire.AppendFault(nil, "reply taken back", nil)
 		}
 		// If it cannot be sent the session ends, and the message with it.
-		_ = s.lane.sendFrame(s.ctx, Small, &h, payload, len(payload))
+		_ = s.lane.Send(s.ctx, h, payload)
 	})
 }
 

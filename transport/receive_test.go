@@ -23,9 +23,11 @@ type nullLink struct {
 
 func newNullLink(k Kind) *nullLink { return &nullLink{kind: k, done: make(chan struct{})} }
 
-func (l *nullLink) Kind() Kind      { return l.kind }
-func (l *nullLink) Start(Receiver)  {}
-func (l *nullLink) MaxPayload() int { return 4096 }
+func (l *nullLink) Kind() Kind                        { return l.kind }
+func (l *nullLink) Start(Receiver)                    {}
+func (l *nullLink) Number(Numbers)                    {}
+func (l *nullLink) Unsent(func(*wire.Header, []byte)) {}
+func (l *nullLink) MaxPayload() int                   { return 4096 }
 func (l *nullLink) Reserve(_ context.Context, _ Class, n int) (Slot, error) {
 	return Slot{Payload: make([]byte, n)}, nil
 }
@@ -88,6 +90,12 @@ func FuzzReceiver(f *testing.F) {
 	add(false, hello, fr(0, wire.QPOffer, 0, 0, 0, q.Append(nil)), fr(1, wire.Ready, 0, 0, 0, nil), fr(1, wire.Call, 0, 1, 3, []byte("abc")))
 	add(false, hello, fr(0, wire.QPOffer, 0, 0, 0, q.Append(nil)), fr(0, wire.QPAbandon, 0, 0, 0, abandon), fr(0, wire.Call, wire.More, 1, 9, []byte("abc")))
 	add(true, hello, fr(0, wire.QPAnswer, 0, 0, 0, q.Append(nil)), fr(1, wire.Ready, 0, 0, 0, nil), fr(1, wire.Reply, 0, 1, 3, []byte("abc")))
+	mv := func(up bool) []byte {
+		m := wire.MoveMsg{Epoch: 5, Up: up}
+		return fr(0, wire.Move, 0, 0, 0, m.Append(nil))
+	}
+	add(false, hello, fr(0, wire.QPOffer, 0, 0, 0, q.Append(nil)), fr(1, wire.Ready, 0, 0, 0, nil), fr(1, wire.Call, 0, 1, 3, []byte("abc")), mv(false))
+	add(false, hello, fr(0, wire.Call, 0, 1, 3, []byte("abc")), fr(0, wire.QPOffer, 0, 0, 0, q.Append(nil)), fr(1, wire.Ready, 0, 0, 0, nil), mv(true), mv(false))
 	add(true, fr(0, wire.Refuse, 0, 0, 0, abandon))
 	add(false, hello, fr(0, wire.Ping, 0, 0, 0, []byte("x")), fr(0, wire.GoAway, 0, 0, 0, nil), fr(0, wire.Close, 0, 0, 0, abandon))
 
@@ -96,7 +104,7 @@ func FuzzReceiver(f *testing.F) {
 		sink := nullSink{ended: make(chan error, 2)}
 		made := 0
 		n := &Network{Carrier: nil, Fabric: nullFabric{}}
-		s := newSession(n, Config{MaxMessage: 1 << 20, MaxCalls: 8, HandshakeTimeout: time.Minute}, control, client,
+		s := newSession(n, Config{MaxMessage: 1 << 20, MaxCalls: 8, HandshakeTimeout: time.Minute, Retain: 1 << 20, ReturnAfter: time.Hour, RetryAfter: time.Hour}, control, client,
 			func(*Session) Sink { made++; return sink })
 		s.start()
 		if client {

@@ -10,16 +10,14 @@ import (
 // LaneID is the number of the lane that every session has.
 const LaneID = 1
 
-// Sequence numbers the frames of the lane on one link. Stamp is called by one
-// goroutine at a time in the order in which frames leave, Check by one at a
-// time in the order in which they arrive; the two may run together.
+// Sequence is the Numbers of a link that is alone. The zero value is ready.
 type Sequence struct {
 	sent     uint32        // next number to give; of Stamp alone
-	expected atomic.Uint32 // next number from the peer; written by Check
+	expected atomic.Uint32 // next number from the peer; written by Took
 }
 
-// Stamp gives a frame that leaves its Seq and Ack.
-func (s *Sequence) Stamp(h *wire.Header) {
+// Stamp implements Numbers.
+func (s *Sequence) Stamp(h *wire.Header, payload []byte) {
 	h.Seq, h.Ack = 0, 0
 	if h.Kind.InLane() {
 		h.Seq, h.Ack = s.sent, s.expected.Load()
@@ -27,17 +25,30 @@ func (s *Sequence) Stamp(h *wire.Header) {
 	}
 }
 
-// Check takes in a frame that arrived. The error is a *wire.ParseError.
-func (s *Sequence) Check(h *wire.Header) error {
+// Check implements Numbers.
+func (s *Sequence) Check(h *wire.Header) (drop bool, err error) {
 	if !h.Kind.InLane() {
-		return nil
+		return h.Kind == wire.Ack, nil
 	}
-	if h.Lane != LaneID {
-		return &wire.ParseError{Field: "lane", Got: uint64(h.Lane), Want: "1, the lane of the session"}
+	_, err = checkSeq(h, s.expected.Load())
+	return false, err
+}
+
+// Took implements Numbers.
+func (s *Sequence) Took(h *wire.Header) {
+	if h.Kind.InLane() {
+		s.expected.Add(1)
 	}
-	if want := s.expected.Load(); h.Seq != want {
-		return &wire.ParseError{Field: "seq", Got: uint64(h.Seq), Want: fmt.Sprintf("%#x, the next one", want)}
+}
+
+// checkSeq holds a frame of the lane against the number that is expected. A
+// frame from before it returns behind and an error.
+func checkSeq(h *wire.Header, want uint32) (behind bool, err error) {
+	switch {
+	case h.Lane != LaneID:
+		return false, &wire.ParseError{Field: "lane", Got: uint64(h.Lane), Want: "1, the lane of the session"}
+	case h.Seq != want:
+		return int32(h.Seq-want) < 0, &wire.ParseError{Field: "seq", Got: uint64(h.Seq), Want: fmt.Sprintf("%#x, the next one", want)}
 	}
-	s.expected.Add(1)
-	return nil
+	return false, nil
 }

@@ -52,7 +52,17 @@ type Info struct {
 	Attempts  int       // at a fast link
 	Fallbacks int       // attempts that failed
 	Stale     int       // answers that came for another attempt, ignored
+	Moves     int       // of the lane, from a fast link and to one
 	Link      LinkInfo
+	Retention Retention
+}
+
+// Retention is what a lane keeps for the peer so that it can move. All is 0
+// where it cannot.
+type Retention struct {
+	Frames, Bytes int    // sent, and not known to be taken in
+	Resent        uint64 // frames sent again
+	Duplicates    uint64 // frames that came again, dropped
 }
 
 // Session is two live processes that know each other: a control link, maybe a
@@ -82,6 +92,7 @@ type Session struct {
 	done     chan struct{} // closed when nothing of the session is left
 	deadline *time.Timer   // of HELLO
 	lease    *time.Timer   // of the attempt; nil while there is none; guarded by mu
+	retry    *time.Timer   // of the next attempt; likewise
 	workers  sync.WaitGroup
 
 	// set once by the frame that says HELLO, before greeted is closed
@@ -107,12 +118,13 @@ type Session struct {
 	since    time.Time
 }
 
-// job is a frame of the session that waits to be sent; with kind 0, the lane
-// that waits for the frames before it to be sent.
+// job is a frame of the session that waits to be sent, or with run what waits
+// for the frames before it to be sent.
 type job struct {
 	link    Link
 	kind    wire.Kind
 	payload []byte
+	run     func()
 }
 
 func newSession(n *Network, cfg Config, control Link, client bool, newSink func(*Session) Sink) *Session {
@@ -135,6 +147,7 @@ func newSession(n *Network, cfg Config, control Link, client bool, newSink func(
 
 // start sets the session going.
 func (s *Session) start() {
+	s.control.Number(&s.lane.numbers)
 	s.mu.Lock()
 	s.deadline = time.AfterFunc(s.cfg.HandshakeTimeout, s.helloTimeout)
 	if s.client {
@@ -168,10 +181,11 @@ func (s *Session) Transport() Info {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	a := &s.attempt
-	info := Info{Reason: a.reason, Since: s.since, Attempts: a.made, Fallbacks: a.failed, Stale: a.stale}
+	info := Info{Reason: a.reason, Since: s.since, Attempts: a.made, Fallbacks: a.failed, Stale: a.stale, Moves: a.moves}
 	if c := s.lane.bound.Load(); c != nil {
-		info.Kind, info.Link = c.Kind(), c.Info()
+		info.Kind, info.Link = c.link.Kind(), c.link.Info()
 	}
+	info.Retention = s.lane.numbers.info()
 	return info
 }
 
@@ -237,6 +251,9 @@ func (s *Session) endLocked(what string, err error, tellPeer bool) {
 	if s.lease != nil {
 		s.lease.Stop()
 	}
+	if s.retry != nil {
+		s.retry.Stop()
+	}
 	s.cancel()
 	close(s.ending)
 }
@@ -247,7 +264,11 @@ func (s *Session) helloTimeout() {
 
 // post hands a job to run. Callers hold mu.
 func (s *Session) post(link Link, kind wire.Kind, payload []byte) {
-	s.jobs = append(s.jobs, job{link, kind, payload})
+	s.postJob(job{link: link, kind: kind, payload: payload})
+}
+
+func (s *Session) postJob(j job) {
+	s.jobs = append(s.jobs, j)
 	select {
 	case s.wake <- struct{}{}:
 	default:
@@ -273,12 +294,8 @@ func (s *Session) run() {
 }
 
 func (s *Session) work(j job) {
-	if j.kind == 0 {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.err == nil {
-			s.settle(j.link)
-		}
+	if j.run != nil {
+		j.run()
 		return
 	}
 	// The link that cannot send tells its receiver why.
@@ -291,7 +308,10 @@ func sendControl(ctx context.Context, link Link, kind wire.Kind, payload []byte)
 		return err
 	}
 	copy(slot.Payload, payload)
-	return link.Commit(slot, &wire.Header{Kind: kind})
+	if err = link.Commit(slot, &wire.Header{Kind: kind}); err != nil {
+		link.Discard(slot)
+	}
+	return err
 }
 
 // farewell bounds how long an ending session tries to tell its peer why.
@@ -364,12 +384,6 @@ func (s *Session) deliver(m Message) {
 		return
 	}
 	s.sink.Message(m)
-}
-
-func (l *Lane) reset() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.parts.reset()
 }
 
 // linkEnded is told by a receiver that its link is dead.

@@ -60,6 +60,11 @@ const (
 type Link interface {
 	Kind() Kind
 
+	// Number makes n number the frames of lanes, on this link and others. It
+	// is called before Start and before a frame of a lane is sent, or not at
+	// all: then the link numbers by itself, from 0.
+	Number(n Numbers)
+
 	// Start begins delivery to r. It is called once, before anything else
 	// arrives at r; frames may be sent before. If the link has died by itself
 	// since, r is told by Closed, from another goroutine.
@@ -76,11 +81,12 @@ type Link interface {
 	Reserve(ctx context.Context, class Class, n int) (Slot, error)
 
 	// Commit sends the frame in s. The caller sets Kind, Flags, Lane, Call,
-	// Method, Total and Arg of h; the link sets the others (Sequence gives Seq
+	// Method, Total and Arg of h; the link sets the others (Numbers give Seq
 	// and Ack), and sends a payload sum where the caller set flag Sum. h is
 	// not kept. Commit never waits for the peer. An error means that the frame
-	// was not and will never be sent. A link that was accepted may hold frames
-	// back until the first frame of the peer has arrived.
+	// was not and will never be sent, and the slot is still the caller's, to
+	// be given back by Discard. A link that was accepted may hold frames back
+	// until the first frame of the peer has arrived.
 	Commit(s Slot, h *wire.Header) error
 
 	// Discard gives a slot back unused.
@@ -98,7 +104,32 @@ type Link interface {
 	// and Receiver.Closed has returned.
 	Done() <-chan struct{}
 
+	// Unsent tells take of the frames of lanes that were committed and have
+	// no number yet, in order; nothing further becomes of them. It is called
+	// from within Receiver.Closed at most once, while no Commit runs. take
+	// keeps neither header nor payload.
+	Unsent(take func(h *wire.Header, payload []byte))
+
 	Info() LinkInfo
+}
+
+// Numbers give the frames of lanes their numbers, and hold those of the peer
+// against what is expected. A link calls Stamp from one goroutine at a time in
+// the order in which frames leave, Check and Took from one at a time in the
+// order in which they arrive; the two may run together. Each is called for
+// every frame, whatever its kind.
+type Numbers interface {
+	// Stamp sets Seq and Ack of a frame that leaves. It keeps neither header
+	// nor payload.
+	Stamp(h *wire.Header, payload []byte)
+
+	// Check takes in the header of a frame. drop: the frame is right and not
+	// for the Receiver. The error is a *wire.ParseError.
+	Check(h *wire.Header) (drop bool, err error)
+
+	// Took says that the frame last checked is there, its payload in place and
+	// right, and is given to the Receiver next.
+	Took(h *wire.Header)
 }
 
 // Slot is room for one frame on the link that gave it.
@@ -110,6 +141,9 @@ type Slot struct {
 	// Token and Ref are the link's own.
 	Token uint64
 	Ref   any
+
+	via   *carrier // of Lane: what gave it; nil: a buffer of the lane's own
+	class Class    // of Lane
 }
 
 // Receiver takes in what a link delivers. The link calls it from one goroutine

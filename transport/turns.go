@@ -15,8 +15,9 @@ const minOpen = 128 << 20
 // know it, the sender keeps to it, and the receiver need not hold more.
 func openLimit(maxMessage int) int64 { return max(2*int64(maxMessage), minOpen) }
 
-// turns lets messages in chunks be sent in turn, in order of arrival, as the
-// peer has room for them. Any goroutine may call it; the limits are set before.
+// turns lets senders in in turn, in order of arrival, as there is room: for
+// messages in chunks, of which the peer takes in so many at once, and for frames
+// of which a copy is kept. Any goroutine may call it; the limits are set before.
 //
 // It does not know of the session's end: whoever has a turn then fails, gives
 // it back, and so the next.
@@ -62,11 +63,11 @@ func (t *turns) take(ctx context.Context, bytes int) error {
 	return ctx.Err()
 }
 
-// give ends a turn.
-func (t *turns) give(bytes int) {
+// give ends so many turns.
+func (t *turns) give(count, bytes int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.count--
+	t.count -= count
 	t.bytes -= int64(bytes)
 	t.grant()
 }
@@ -79,7 +80,7 @@ func (t *turns) grant() {
 }
 
 func (t *turns) enter(bytes int) bool {
-	if t.count >= t.maxCount || t.bytes+int64(bytes) > t.maxBytes {
+	if t.count > 0 && (t.count >= t.maxCount || t.bytes+int64(bytes) > t.maxBytes) {
 		return false
 	}
 	t.count++

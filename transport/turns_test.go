@@ -60,11 +60,11 @@ func TestTurns(t *testing.T) {
 		require.NoError(t, <-small, "the next needs less")
 		more := take(t.Context(), 1)
 		require.Empty(t, more, "three at once")
-		turns.give(1)
+		turns.give(1, 1)
 		require.NoError(t, <-more)
-		turns.give(1)
-		turns.give(4)
-		turns.give(4)
+		turns.give(1, 1)
+		turns.give(1, 4)
+		turns.give(1, 4)
 		require.NoError(t, <-take(t.Context(), 10), "something was not given back")
 	})
 }
@@ -80,7 +80,7 @@ func TestTurnsRace(t *testing.T) {
 				ctx, cancel := context.WithCancel(context.Background())
 				go cancel()
 				if err := turns.take(ctx, 1); err == nil {
-					turns.give(1)
+					turns.give(1, 1)
 				} else if !errors.Is(err, context.Canceled) {
 					t.Error(err)
 				}

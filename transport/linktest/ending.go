@@ -20,6 +20,7 @@ var errTest = errors.New("broken by the test")
 func requireUnusable(t *testing.T, s *side, slot transport.Slot, why error) {
 	t.Helper()
 	require.ErrorIs(t, s.Commit(slot, call(1)), why)
+	s.Discard(slot)
 	for _, class := range [...]transport.Class{transport.Small, transport.Bulk, transport.Control} {
 		_, err := s.Reserve(t.Context(), class, 1)
 		require.ErrorIs(t, err, why)
@@ -58,7 +59,9 @@ func (s *side) waitNotice() {
 		case <-time.After(moment):
 			ctx, cancel := context.WithTimeout(s.t.Context(), moment)
 			if slot, err := s.Reserve(ctx, transport.Control, 0); err == nil {
-				_ = s.Commit(slot, &wire.Header{Kind: wire.Ping})
+				if s.Commit(slot, &wire.Header{Kind: wire.Ping}) != nil {
+					s.Discard(slot)
+				}
 			}
 			cancel()
 		}

@@ -263,7 +263,11 @@ func (s *side) send(class transport.Class, h *wire.Header, payload []byte) error
 		return fmt.Errorf("slot of %d bytes, asked for %d", len(slot.Payload), len(payload))
 	}
 	copy(slot.Payload, payload)
-	return s.Commit(slot, h)
+	if err := s.Commit(slot, h); err != nil {
+		s.Discard(slot)
+		return err
+	}
+	return nil
 }
 
 // fill sends frames of that class until Reserve waits, and returns how many.

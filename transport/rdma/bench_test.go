@@ -36,7 +36,7 @@ func (p *peer) Frame(h *wire.Header) error {
 		return err
 	}
 	copy(s.Payload, p.land[:h.Length])
-	p.reply = wire.Header{Kind: wire.Reply, Flags: wire.End, Call: h.Call, Total: h.Total}
+	p.reply = wire.Header{Kind: wire.Reply, Lane: transport.LaneID, Flags: wire.End, Call: h.Call, Total: h.Total}
 	return p.link.Commit(s, &p.reply)
 }
 
@@ -72,7 +72,7 @@ func benchEcho(b *testing.B, ends [2]end, mode PollMode, callers int) {
 	times := make([]time.Duration, b.N)
 	for c := range callers {
 		go func() {
-			h := &wire.Header{Kind: wire.Call, Flags: wire.End, Call: uint64(c), Total: 64}
+			h := &wire.Header{Kind: wire.Call, Lane: transport.LaneID, Flags: wire.End, Call: uint64(c), Total: 64}
 			var err error
 			for i := c; i < b.N && err == nil; i += callers {
 				var s transport.Slot

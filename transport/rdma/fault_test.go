@@ -590,7 +590,7 @@ func TestBadFrames(t *testing.T) {
 		}
 		return b
 	}
-	call := wire.Header{Kind: wire.Call, Flags: wire.Sum, Credit: 8}
+	call := wire.Header{Kind: wire.Call, Lane: transport.LaneID, Flags: wire.Sum, Credit: 8}
 	with := func(change func(*wire.Header)) wire.Header { h := call; change(&h); return h }
 	for _, c := range []struct {
 		field string // of the ParseError

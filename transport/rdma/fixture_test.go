@@ -205,7 +205,11 @@ func send(l transport.Link, number, n int) error {
 		return err
 	}
 	fill(s.Payload, number)
-	return l.Commit(s, &wire.Header{Kind: wire.Call, Call: uint64(number), Total: uint32(n)})
+	err = l.Commit(s, &wire.Header{Kind: wire.Call, Lane: transport.LaneID, Call: uint64(number), Total: uint32(n)})
+	if err != nil {
+		l.Discard(s)
+	}
+	return err
 }
 
 func fill(b []byte, number int) {

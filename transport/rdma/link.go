@@ -12,9 +12,6 @@ import (
 	"github.com/verbena-rpc/verbena/transport/wire"
 )
 
-// maxLanes is how many lanes a link carries, the limit of the HELLO exchange.
-const maxLanes = 64
-
 // cause is why something ended. err is nil for a regular end.
 type cause struct {
 	err   error
@@ -40,11 +37,10 @@ type link struct {
 	dying     chan struct{} // closed when died is set
 	done      chan struct{} // closed at the end of teardown
 
-	send     *sendRing
-	window   *credit.Window
-	grants   *credit.Grants
-	seq      [maxLanes]uint32        // flusher: of the frame sent next
-	expected [maxLanes]atomic.Uint32 // poller writes: of the frame received next
+	send    *sendRing
+	window  *credit.Window
+	grants  *credit.Grants
+	numbers transport.Numbers // set before Start, and before frames of lanes are sent
 
 	// The poller's.
 	receiver transport.Receiver // nil until Start
@@ -71,6 +67,7 @@ func newLink(ep *endpoint, epoch uint64, own, peer *wire.QP) *link {
 		done:       make(chan struct{}),
 		window:     credit.NewWindow(peer.Depth),
 		grants:     credit.NewGrants(own.Depth),
+		numbers:    new(transport.Sequence),
 	}
 	ep.send.bulkLimit = min(ep.send.bulkLimit, int32(peer.Depth-credit.Reserve)/2)
 	return l
@@ -91,6 +88,9 @@ func (l *link) dead() error {
 	}
 	return c.err
 }
+
+// Number sets who numbers the frames of lanes. See transport.Link.
+func (l *link) Number(n transport.Numbers) { l.numbers = n }
 
 // Start hands r what has arrived and what will.
 func (l *link) Start(r transport.Receiver) {

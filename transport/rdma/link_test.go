@@ -220,9 +220,8 @@ func TestCloseWakesWaiters(t *testing.T) {
 		slot.Payload[0] = 1
 		if i%2 == 0 {
 			require.ErrorIs(t, links[0].Commit(slot, &wire.Header{Kind: wire.Call}), net.ErrClosed)
-		} else {
-			links[0].Discard(slot)
 		}
+		links[0].Discard(slot)
 	}
 	require.NoError(t, ended(t, links[0], s))
 	_, err := links[0].Reserve(context.Background(), transport.Control, 0)

@@ -110,7 +110,8 @@ func (l *link) accept(frame []byte) error {
 	if err := l.window.Grant(h.Credit); err != nil {
 		return &wire.ParseError{Field: "credit", Got: uint64(h.Credit), Want: err.Error()}
 	}
-	if err := l.sequence(h); err != nil {
+	drop, err := l.numbers.Check(h)
+	if err != nil {
 		return err
 	}
 	payload := frame[wire.HeaderSize:][:h.Length]
@@ -121,7 +122,7 @@ func (l *link) accept(frame []byte) error {
 	}
 	l.stats.framesReceived.Add(1)
 	l.stats.bytesReceived.Add(uint64(len(frame)))
-	if h.Kind == wire.Credit {
+	if drop || h.Kind == wire.Credit {
 		return nil
 	}
 	if len(payload) > 0 {
@@ -137,23 +138,8 @@ func (l *link) accept(frame []byte) error {
 		}
 		copy(to, payload)
 	}
+	l.numbers.Took(h)
 	return l.receiver.Frame(h)
-}
-
-// sequence holds the frame against what its lane expects.
-func (l *link) sequence(h *wire.Header) error {
-	if !h.Kind.InLane() {
-		return nil
-	}
-	if h.Lane >= maxLanes {
-		return &wire.ParseError{Field: "lane", Got: uint64(h.Lane), Want: "less than 64"}
-	}
-	expected := &l.expected[h.Lane]
-	if want := expected.Load(); h.Seq != want {
-		return &wire.ParseError{Field: "seq", Got: uint64(h.Seq), Want: fmt.Sprintf("%#x", want)}
-	}
-	expected.Add(1)
-	return nil
 }
 
 func putSum(at, payload []byte) { binary.LittleEndian.PutUint64(at, wire.PayloadSum(payload)) }

@@ -222,12 +222,7 @@ func (r *sendRing) home(ctx context.Context) bool {
 // Commit publishes the frame and flushes, unless somebody is at it.
 func (l *link) Commit(s transport.Slot, h *wire.Header) error {
 	r, slot := l.send, uint32(s.Token)
-	err := l.dead()
-	if err == nil && h.Lane >= maxLanes {
-		err = &wire.ParseError{Field: "lane", Got: uint64(h.Lane), Want: "less than 64"}
-	}
-	if err != nil {
-		l.Discard(s)
+	if err := l.dead(); err != nil {
 		return err
 	}
 	e := &r.slots[slot]
@@ -243,6 +238,21 @@ func (l *link) Commit(s transport.Slot, h *wire.Header) error {
 	l.flush()
 	l.gaveBack()
 	return nil
+}
+
+// payload is that of the frame in a slot.
+func (r *sendRing) payload(slot uint32) []byte {
+	return r.mem[int(slot)*r.slotSize+wire.HeaderSize:][:r.slots[slot].header.Length]
+}
+
+// Unsent tells of the frames that were published and not posted. The teardown
+// has the flush lock for ever. See transport.Link.
+func (l *link) Unsent(take func(h *wire.Header, payload []byte)) {
+	r := l.send
+	r.sort()
+	for slot := r.queues[credit.Data].head; slot >= 0; slot = r.slots[slot].next {
+		take(&r.slots[slot].header, r.payload(uint32(slot)))
+	}
 }
 
 // gaveBack tells a teardown under way that a slot may have come back.
@@ -318,15 +328,7 @@ func (l *link) pump() {
 // frames of the link pass those of lanes that wait for credit.
 func (l *link) next() (slot uint32, ok bool) {
 	r := l.send
-	for {
-		slot, ok := r.published.Pop()
-		if !ok {
-			break
-		}
-		r.slots[slot].ticket = r.ticket
-		r.ticket++
-		r.queues[classOf(r.slots[slot].header.Kind)].push(r.slots, slot)
-	}
+	r.sort()
 	lane, own := &r.queues[credit.Data], &r.queues[credit.Link]
 	mayLane := !lane.empty() && l.window.May(credit.Data)
 	mayOwn := !own.empty() && l.window.May(credit.Link)
@@ -344,6 +346,19 @@ func (l *link) next() (slot uint32, ok bool) {
 	}
 	l.window.Take()
 	return slot, ok
+}
+
+// sort puts what was published into the queues. The flush lock is held.
+func (r *sendRing) sort() {
+	for {
+		slot, ok := r.published.Pop()
+		if !ok {
+			return
+		}
+		r.slots[slot].ticket = r.ticket
+		r.ticket++
+		r.queues[classOf(r.slots[slot].header.Kind)].push(r.slots, slot)
+	}
 }
 
 func classOf(k wire.Kind) credit.Class {
@@ -374,11 +389,7 @@ func (l *link) stamp(slot, position uint32, wr *verbs.SendWR) int {
 	r := l.send
 	h := &r.slots[slot].header
 	h.Epoch, h.Credit = l.epoch, l.grants.Stamp()
-	h.Seq, h.Ack = 0, 0
-	if h.Kind.InLane() {
-		h.Seq, h.Ack = l.seq[h.Lane], l.expected[h.Lane].Load()
-		l.seq[h.Lane]++
-	}
+	l.numbers.Stamp(h, r.payload(slot))
 	frame := r.mem[int(slot)*r.slotSize:][:h.FrameSize()]
 	h.Put(frame)
 	if h.Flags&wire.Sum != 0 {

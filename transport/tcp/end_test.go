@@ -131,7 +131,7 @@ func (c *closer) stopped() bool { return c.over }
 func TestNoFrameAfterClose(t *testing.T) {
 	b, _ := stream(100, 10)
 	c := &closer{}
-	p := parser{src: bytes.NewReader(b), recv: c, owner: c, seq: new(transport.Sequence), count: new(counters), buf: make([]byte, readSize)}
+	p := parser{src: bytes.NewReader(b), recv: c, owner: c, nums: new(transport.Sequence), count: new(counters), buf: make([]byte, readSize)}
 	require.ErrorIs(t, p.run(), errStopped)
 	require.Empty(t, c.frames)
 }

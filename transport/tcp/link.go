@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/verbena-rpc/verbena/transport"
+	"github.com/verbena-rpc/verbena/transport/wire"
 )
 
 // linger bounds how long a regular close waits for frames that were committed
@@ -23,12 +24,12 @@ const linger = time.Second
 // It closes in this order: shut sets dead, so that nothing is taken in; write
 // gets the flush flag and keeps it; on a regular end the frames that are left
 // are written and the peer has time to close; the connection is closed; read
-// ends; frames are released; the receiver's Closed is called; done is closed.
+// ends; the receiver's Closed is called; frames are released; done is closed.
 type link struct {
 	conn net.Conn
 	room room
-	seq  transport.Sequence
-	raw  *rawWriter // nil where the connection cannot be written without blocking
+	nums transport.Numbers // set before frames of lanes are there
+	raw  *rawWriter        // nil where the connection cannot be written without blocking
 	wake chan struct{}
 	done chan struct{}
 	dead atomic.Bool // as state.dead, for the reader
@@ -71,6 +72,7 @@ func newLink(conn net.Conn, cfg Config, epoch uint64) (transport.Link, error) {
 		raw:   newRawWriter(conn),
 		wake:  make(chan struct{}, 1),
 		done:  make(chan struct{}),
+		nums:  new(transport.Sequence),
 		state: state{epoch: epoch},
 	}
 	go l.write()
@@ -100,6 +102,21 @@ func (l *link) Info() transport.LinkInfo {
 			BytesSent: c.bytesSent.Load(), BytesReceived: c.bytesReceived.Load(),
 			SendBatches: c.sendBatches.Load(), RecvBatches: c.recvBatches.Load(),
 		},
+	}
+}
+
+// Number implements transport.Link.
+func (l *link) Number(n transport.Numbers) { l.nums = n }
+
+// Unsent implements transport.Link. It runs within tearDown, which has the
+// flush flag for ever.
+func (l *link) Unsent(take func(h *wire.Header, payload []byte)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, f := range l.state.queue {
+		if f.h.Kind.InLane() {
+			take(&f.h, f.payload())
+		}
 	}
 }
 
@@ -185,9 +202,9 @@ func (l *link) tearDown() {
 	if readDone != nil {
 		<-readDone
 	}
-	l.dropFrames()
 	if recv != nil {
 		recv.Closed(err)
 	}
+	l.dropFrames()
 	close(l.done)
 }

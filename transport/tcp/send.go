@@ -29,6 +29,8 @@ var frames = sync.Pool{New: func() any { return new(frame) }}
 // wire is what is written of a stamped frame.
 func (f *frame) wire() []byte { return f.buf.Bytes()[:f.h.FrameSize()] }
 
+func (f *frame) payload() []byte { return f.buf.Bytes()[wire.HeaderSize:][:f.bytes] }
+
 func (f *frame) release() {
 	f.buf.Release()
 	*f = frame{}
@@ -75,7 +77,6 @@ func (l *link) Commit(s transport.Slot, h *wire.Header) error {
 	if st := &l.state; st.dead || st.failed != nil {
 		err := cmp.Or(st.err, st.failed, net.ErrClosed)
 		l.mu.Unlock()
-		l.Discard(s)
 		return err
 	}
 	l.state.queue = append(l.state.queue, f)
@@ -210,7 +211,7 @@ func (l *link) nextBatch() bool {
 	l.mu.Unlock()
 	for _, f := range o.frames[old:] {
 		f.h.Epoch = epoch
-		l.seq.Stamp(&f.h)
+		l.nums.Stamp(&f.h, f.payload())
 		f.h.Put(f.buf.Bytes())
 	}
 	return true

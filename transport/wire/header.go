@@ -37,6 +37,8 @@ const (
 	Credit    Kind = 9
 	GoAway    Kind = 10
 	Close     Kind = 11
+	Ack       Kind = 12
+	Move      Kind = 13
 	Call      Kind = 32
 	Reply     Kind = 33
 	Cancel    Kind = 34

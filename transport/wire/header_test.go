@@ -30,6 +30,8 @@ func headers() []wire.Header {
 		{Kind: wire.Credit, Credit: 0xfffffff0, Epoch: epoch},
 		{Kind: wire.GoAway, Epoch: epoch},
 		{Kind: wire.Close, Length: 11, Epoch: epoch},
+		{Kind: wire.Ack, Lane: 1, Ack: 0x01020304, Epoch: epoch},
+		{Kind: wire.Move, Length: 16, Epoch: epoch},
 		{Kind: wire.Call, Flags: wire.More | wire.Sum | wire.End | wire.Idempotent, Lane: 1, Length: 4096, Credit: 200, Epoch: epoch,
 			Seq: 5, Ack: 6, Call: callID, Method: wire.MethodID("/echo.Echo/Say"), Total: 1 << 20, Arg: 250_000},
 		{Kind: wire.Reply, Flags: wire.Error | wire.End | wire.Unseen, Lane: 1, Length: 11, Credit: 201, Epoch: epoch,
@@ -128,7 +130,7 @@ func TestHeaderFieldsAreChecked(t *testing.T) {
 			{"version", versionAt, []byte{0}},
 			{"version", versionAt, []byte{2}},
 			{"kind", kindAt, []byte{0}},
-			{"kind", kindAt, []byte{12}},
+			{"kind", kindAt, []byte{14}},
 			{"kind", kindAt, []byte{31}},
 			{"kind", kindAt, []byte{35}}, // reserved: DATA
 			{"kind", kindAt, []byte{48}}, // reserved: PULL
@@ -146,7 +148,10 @@ func TestHeaderFieldsAreChecked(t *testing.T) {
 			zero["total"], zero["arg"] = totalAt, argAt
 		}
 		if !h.Kind.InLane() {
-			zero["lane"], zero["seq"], zero["ack"], zero["call"] = laneAt, seqAt, ackAt, callAt
+			zero["seq"], zero["call"] = seqAt, callAt
+			if h.Kind != wire.Ack {
+				zero["lane"], zero["ack"] = laneAt, ackAt
+			}
 		}
 		for field, at := range zero {
 			refused(t, new(wire.Header).Parse(spoilt(h, at, 1)), field)
@@ -156,7 +161,7 @@ func TestHeaderFieldsAreChecked(t *testing.T) {
 	largest := map[wire.Kind]uint32{
 		wire.Hello: wire.MaxHello, wire.QPOffer: wire.QPSize, wire.QPAnswer: wire.QPSize, wire.Ping: wire.MaxPing, wire.Pong: wire.MaxPing,
 		wire.Refuse: 4 + wire.MaxErrorText, wire.QPAbandon: 4 + wire.MaxErrorText, wire.Close: 4 + wire.MaxErrorText,
-		wire.Ready: 0, wire.Credit: 0, wire.GoAway: 0, wire.Cancel: 0,
+		wire.Ready: 0, wire.Credit: 0, wire.Ack: 0, wire.Move: wire.MoveSize, wire.GoAway: 0, wire.Cancel: 0,
 	}
 	for _, h := range valid {
 		n, limited := largest[h.Kind]
@@ -177,7 +182,7 @@ func TestHeaderFieldsAreChecked(t *testing.T) {
 // The table of PROTOCOL.md: which flag is for which kind.
 func TestHeaderFlags(t *testing.T) {
 	both := []wire.Kind{wire.Call, wire.Reply}
-	payload := append([]wire.Kind{wire.Hello, wire.Refuse, wire.QPOffer, wire.QPAnswer, wire.QPAbandon, wire.Ping, wire.Pong, wire.Close}, both...)
+	payload := append([]wire.Kind{wire.Hello, wire.Refuse, wire.QPOffer, wire.QPAnswer, wire.QPAbandon, wire.Ping, wire.Pong, wire.Close, wire.Move}, both...)
 	reply := []wire.Kind{wire.Reply}
 	on := map[wire.Flags][]wire.Kind{
 		0x01: both, 0x02: both, 0x04: payload, 0x08: reply, 0x10: both, 0x20: {wire.Call}, 0x40: nil, // UNSEEN: not alone
@@ -212,12 +217,12 @@ func TestPayloadSumIsXXH64(t *testing.T) {
 
 func TestKindNames(t *testing.T) {
 	require.Equal(t, "QP_OFFER", wire.QPOffer.String())
-	require.Equal(t, "Kind(12)", wire.Kind(12).String())
+	require.Equal(t, "Kind(14)", wire.Kind(14).String())
 	require.Equal(t, "Kind(255)", wire.Kind(255).String())
 }
 
 func TestHeaderAllocatesNothing(t *testing.T) {
-	h, b := headers()[11], make([]byte, wire.HeaderSize)
+	h, b := headers()[13], make([]byte, wire.HeaderSize)
 	require.Zero(t, testing.AllocsPerRun(100, func() {
 		h.Put(b)
 		if h.Parse(b) != nil {

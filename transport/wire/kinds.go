@@ -23,6 +23,8 @@ var rules = [...]rule{
 	Credit:    {"CREDIT", 0, 0},
 	GoAway:    {"GOAWAY", 0, 0},
 	Close:     {"CLOSE", Sum, maxErrorFrame},
+	Ack:       {"ACK", 0, 0},
+	Move:      {"MOVE", Sum, MoveSize},
 	Call:      {"CALL", More | Cont | Sum | End | Idempotent, limitless},
 	Reply:     {"REPLY", More | Cont | Sum | End | Error | Unseen, limitless},
 	Cancel:    {"CANCEL", 0, 0},
@@ -68,11 +70,11 @@ func (h *Header) stray() (field string, got uint64) {
 		return "arg", uint64(h.Arg)
 	case h.Kind.InLane():
 		return "", 0
-	case h.Lane != 0:
-		return "lane", uint64(h.Lane)
 	case h.Seq != 0:
 		return "seq", uint64(h.Seq)
-	case h.Ack != 0:
+	case h.Lane != 0 && h.Kind != Ack:
+		return "lane", uint64(h.Lane)
+	case h.Ack != 0 && h.Kind != Ack:
 		return "ack", uint64(h.Ack)
 	}
 	return "call", h.Call
