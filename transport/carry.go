@@ -13,9 +13,9 @@ import (
 // errPeerLeft closes a fast link that the peer has left.
 var errPeerLeft = errors.New("the peer has left the link")
 
-// held is how long a link must have carried the lane for its death to be taken
-// for the first, and not for one in a row.
-const held = time.Minute
+// held is how many times Config.ReturnAfter a link must have carried the lane
+// for its death to be taken for the first, and not for one in a row.
+const held = 6
 
 // carrier is a link as it carries the lane for a time. While the lane pauses on
 // its way to another link, open is false and nothing is sent.
@@ -171,7 +171,7 @@ func (s *Session) planRetry() {
 	if !a.mayTry() || s.retry != nil || s.err != nil {
 		return
 	}
-	if a.died && time.Since(s.since) > held {
+	if a.died && time.Since(s.since) > held*s.cfg.ReturnAfter {
 		a.inRow = 1
 	}
 	first := s.cfg.RetryAfter

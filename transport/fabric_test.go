@@ -20,6 +20,16 @@ type memory struct {
 	mu       sync.Mutex
 	listener *memoryListener
 	wires    map[uint64]net.Conn // by epoch: the end that the second side takes
+	control  []net.Conn          // of control links
+}
+
+// cut ends all control connections.
+func (m *memory) cut() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, c := range m.control {
+		c.Close()
+	}
 }
 
 func newMemory() *memory {
@@ -50,6 +60,9 @@ func (m *memory) pipe(ctx context.Context) (net.Conn, error) {
 	a, b := net.Pipe()
 	select {
 	case l.conns <- b:
+		m.mu.Lock()
+		m.control = append(m.control, a, b)
+		m.mu.Unlock()
 		return a, nil
 	case <-l.closed:
 		return nil, errors.New("connection refused")
@@ -90,6 +103,7 @@ type fabric struct {
 	live     atomic.Int32  // halves and links that exist
 	prepared atomic.Int32  // calls of Prepare
 
+	fuse  atomic.Int64 // frames of lanes until the link dies that carries the last; 0: for ever
 	mu    sync.Mutex
 	links []*fastLink // that were made
 }
@@ -171,6 +185,9 @@ func (l *fastLink) Commit(s transport.Slot, h *wire.Header) error {
 	if l.f.lost && h.Kind == wire.Ready {
 		l.Discard(s)
 		return nil
+	}
+	if h.Kind.InLane() && l.f.fuse.Load() > 0 && l.f.fuse.Add(-1) == 0 {
+		defer l.Close(errTest)
 	}
 	return l.Link.Commit(s, h)
 }
