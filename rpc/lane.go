@@ -138,9 +138,14 @@ func release(payload *pool.Buf) {
 	}
 }
 
-// sendNow sends a message if there is room for it at once.
+// sendNow sends a message of one frame if there is room for it at once.
 func sendNow(l lane, class transport.Class, h *wire.Header, payload []byte) error {
-	slot, err := l.Reserve(noWait, class, len(payload))
+	return send(noWait, l, class, h, payload)
+}
+
+// send sends a message of one frame.
+func send(ctx context.Context, l lane, class transport.Class, h *wire.Header, payload []byte) error {
+	slot, err := l.Reserve(ctx, class, len(payload))
 	if err != nil {
 		return err
 	}
