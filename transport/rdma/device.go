@@ -277,7 +277,7 @@ func (d *device) close() error {
 		w.Close()
 	}
 	for _, l := range d.links(func(*endpoint) bool { return true }) {
-		l.Close(net.ErrClosed)
+		l.fail(net.ErrClosed, true)
 	}
 	d.mu.Lock()
 	for len(d.endpoints) > 0 {
