@@ -190,6 +190,27 @@ func TestUnencodable(t *testing.T) {
 	}
 }
 
+// A codec that panics over the size of a message, one that changes meanwhile,
+// say, leaves nothing behind either.
+func TestUnsizable(t *testing.T) {
+	pooltest.Check(t)
+	hooked := make(chan error, 1)
+	r := join(t, echo, OnError(func(err error) { hooked <- err }))
+	req, resp := []byte("x"), []byte(nil)
+	err := Call(t.Context(), r.conn, &Method{Name: echoMethod.Name, Codec: unsizable{codec.Raw}}, &req, &resp)
+	requireError(t, err, Internal, NotExecuted)
+	require.Zero(t, r.conn.Stats().Active)
+
+	r.server.methods[wire.MethodID(echoMethod.Name)].codec = unsizable{codec.Raw}
+	err = Call(t.Context(), r.conn, echoMethod, &req, &resp)
+	require.True(t, requireError(t, err, Internal, Executed).FromPeer())
+	require.Equal(t, Internal, CodeOf(<-hooked))
+}
+
+type unsizable struct{ codec.Codec }
+
+func (unsizable) Size(any) (int, error) { panic("odd") }
+
 // oddBack decodes what is right and encodes oddly.
 type oddBack struct{ codec.Codec }
 
