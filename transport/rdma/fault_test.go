@@ -499,6 +499,46 @@ func (brokenChannel) Wait(time.Duration) (verbs.WakeReason, error) {
 	return verbs.WakeTimeout, &verbs.Error{Op: "ibv_get_cq_event", Object: "channel", Errno: syscall.EIO}
 }
 
+// The way between two QPs is cut while one of them is out of credit and has
+// nothing outstanding. It sees nothing of it, for ever; the other fails with the
+// CREDIT it owes, and would end the session; and a PING still leaves, and fails.
+func TestOutOfCreditAndCutOff(t *testing.T) {
+	checkLeaks(t)
+	synctest.Test(t, func(t *testing.T) {
+		sim, ends := simEnds(t, simverbs.Config{})
+		cfg := small
+		cfg.Poll = EventsOnly
+		fabrics, links := pair(t, ends, cfg)
+		sinks := [2]*sink{newSink(), newSink()}
+		links[0].Start(sinks[0])
+		for i := range 10 {
+			require.NoError(t, send(links[0], i, 8))
+		}
+		synctest.Wait()
+		r := links[0].send
+		require.Equal(t, r.posted.Load(), r.completed.Load())
+		require.NotZero(t, r.stuck.Load())
+		sim.Partition("a", "b")
+		sim.Partition("b", "a")
+
+		links[1].Start(sinks[1])
+		var failed *CompletionError
+		require.ErrorAs(t, ended(t, links[1], sinks[1]), &failed)
+		require.Equal(t, verbs.WCRetryExcErr, failed.Status)
+		time.Sleep(time.Minute)
+		require.NoError(t, links[0].dead())
+
+		slot, err := links[0].Reserve(context.Background(), transport.Control, 0)
+		require.NoError(t, err)
+		require.NoError(t, links[0].Commit(slot, &wire.Header{Kind: wire.Ping}))
+		require.ErrorAs(t, ended(t, links[0], sinks[0]), &failed)
+		require.Equal(t, verbs.WCRetryExcErr, failed.Status)
+		for _, f := range fabrics {
+			require.NoError(t, f.Close())
+		}
+	})
+}
+
 // Asynchronous events end the links they concern, with the event as reason;
 // afterwards links are made again, on a device opened anew where it broke
 // (case 38, 61).
