@@ -51,7 +51,8 @@ type peer struct {
 	mu      sync.Mutex
 	calls   map[uint64]*serverCall // arrived, not finished
 	outbox  fifo[message]
-	sending bool // a goroutine empties the outbox
+	unsent  int64 // bytes in the outbox
+	sending bool  // a goroutine empties the outbox
 	ended   bool
 }
 
@@ -181,6 +182,13 @@ func (p *peer) refuse(m transport.Message, code Code, why string) {
 // faultSize is enough for the errors that this package itself sends.
 const faultSize = 128
 
+// holds says whether the outbox may take in n bytes more.
+func (p *peer) holds(n int) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.unsent+int64(n) <= p.share.maxBytes
+}
+
 // post sends a message, at once or through the outbox. It does not wait.
 func (p *peer) post(h *wire.Header, payload *pool.Buf) {
 	if payload.Len() <= p.lane.MaxPayload() && sendNow(p.lane, transport.Small, h, payload.Bytes()) == nil {
@@ -198,6 +206,7 @@ func (p *peer) post(h *wire.Header, payload *pool.Buf) {
 	default:
 		p.server.inflight.Add(1)
 		p.outbox.push(message{*h, payload})
+		p.unsent += int64(payload.Len())
 		if !p.sending {
 			p.sending = true
 			go p.empty()
@@ -216,6 +225,7 @@ func (p *peer) empty() {
 			return
 		}
 		m := p.outbox.pop()
+		p.unsent -= int64(m.payload.Len())
 		p.mu.Unlock()
 		_ = p.wait(context.Background(), m.payload.Len(), func(ctx context.Context) error {
 			return p.lane.Send(ctx, m.header, m.payload.Bytes())

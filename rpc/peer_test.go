@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -39,6 +40,48 @@ func TestOutbox(t *testing.T) {
 		wg.Wait()
 		synctest.Wait()
 		require.Zero(t, r.server.Stats().InFlight)
+	})
+}
+
+// The outbox holds a bounded number of bytes, however large the replies of
+// inline handlers are: a client that takes in none gets errors instead.
+func TestOutboxIsBounded(t *testing.T) {
+	pooltest.Check(t)
+	synctest.Test(t, func(t *testing.T) {
+		const size, calls, fit = 1 << 20, 50, 10
+		s := NewServer(nil, Inline(echoMethod.Name))
+		defer s.Close()
+		require.NoError(t, s.Register(echoDesc(echoMethod), func(context.Context, *[]byte) (*[]byte, error) {
+			large := make([]byte, size)
+			return &large, nil
+		}))
+		client, remote := fakePair(4096)
+		conn := newConn(client, client, fakeLimits)
+		defer conn.Close()
+		p := s.join(remote, remote, fakeLimits)
+		require.GreaterOrEqual(t, p.share.maxBytes, int64(2*fakeLimits.MaxMessage))
+		p.share.maxBytes = fit * size
+		remote.start(p)
+		client.start((*connSink)(conn))
+		drain := remote.fill()
+		var ok, refused atomic.Int32
+		var wg sync.WaitGroup
+		for range calls {
+			wg.Go(func() {
+				req, resp := []byte("x"), []byte(nil)
+				if err := Call(t.Context(), conn, echoMethod, &req, &resp); err == nil {
+					ok.Add(1)
+				} else {
+					requireError(t, err, ResourceExhausted, Executed)
+					refused.Add(1)
+				}
+			})
+		}
+		synctest.Wait()
+		drain()
+		wg.Wait()
+		require.LessOrEqual(t, ok.Load(), int32(fit+1), "one more is on its way")
+		require.EqualValues(t, calls, ok.Load()+refused.Load())
 	})
 }
 

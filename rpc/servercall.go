@@ -124,6 +124,9 @@ func (c *serverCall) transmit(resp any, n int) error {
 
 // post answers from the delivering goroutine, which must not wait.
 func (c *serverCall) post(resp any, n int) error {
+	if !c.peer.holds(n) {
+		return Errorf(ResourceExhausted, "no room for the response: too many wait to be taken in")
+	}
 	buf, err := encode(c.method.codec, resp, n)
 	if err != nil {
 		return c.unsendable(err)
@@ -152,7 +155,7 @@ func (c *serverCall) fail(err error, flags wire.Flags) {
 	}
 	e := asError(err)
 	details := e.Details
-	if len(details) > c.peer.maxMessage-wire.MaxErrorText {
+	if len(details) > c.peer.maxMessage-wire.MaxErrorText || c.method.inline && !c.peer.holds(len(details)) {
 		details = nil
 	}
 	scratch := bytebufferpool.Get()
