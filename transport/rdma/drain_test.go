@@ -169,4 +169,3 @@ func TestDrainRefused(t *testing.T) {
 	require.NoError(t, ended(t, links[0], s))
 	require.Equal(t, 1, fabrics[0].Stats().Quarantined)
 }
-

@@ -193,4 +193,3 @@ func TestOutOfCreditAndCutOff(t *testing.T) {
 		}
 	})
 }
-
