@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/verbena-rpc/verbena/pool"
@@ -23,7 +24,8 @@ const (
 	maxOutbox = 1024
 
 	// patience is how long a reply waits to be taken in, besides a second for
-	// each megabyte: far longer than any peer that works needs.
+	// each megabyte of it and of those that wait already: far longer than any
+	// peer that works needs.
 	patience = time.Minute
 )
 
@@ -42,9 +44,10 @@ type peer struct {
 	session session
 	lane    lane
 
-	maxMessage int   // bytes of a message that the client takes in
-	maxCalls   int   // calls at once that the client was told it may make
-	share      share // of the server's workers
+	maxMessage int          // bytes of a message that the client takes in
+	maxCalls   int          // calls at once that the client was told it may make
+	share      share        // of the server's workers
+	waiting    atomic.Int64 // bytes of replies in wait
 
 	slab []serverCall // calls to be; of the delivering goroutine
 
@@ -239,7 +242,9 @@ func (p *peer) empty() {
 // the peer to take them in. A peer that does not would keep handlers for ever,
 // so the session ends then.
 func (p *peer) wait(ctx context.Context, n int, send func(context.Context) error) error {
-	bounded, cancel := context.WithTimeout(ctx, patience+time.Duration(n)*time.Microsecond)
+	all := p.waiting.Add(int64(n))
+	defer p.waiting.Add(-int64(n))
+	bounded, cancel := context.WithTimeout(ctx, patience+time.Duration(all)*time.Microsecond)
 	defer cancel()
 	err := send(bounded)
 	if err != nil && bounded.Err() == context.DeadlineExceeded && ctx.Err() == nil {

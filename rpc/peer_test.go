@@ -104,6 +104,54 @@ func TestClientThatStops(t *testing.T) {
 	}
 }
 
+// slowLane sends one message at a time, at four times the rate that is asked of
+// clients.
+type slowLane struct {
+	*fakeEnd
+	turn chan struct{}
+}
+
+func (l *slowLane) Send(ctx context.Context, h wire.Header, msg []byte) error {
+	select {
+	case l.turn <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	time.Sleep(time.Duration(len(msg)) * time.Microsecond / 4)
+	<-l.turn
+	return l.fakeEnd.Send(ctx, h, msg)
+}
+
+// Replies that wait behind others have the time that a client who works needs
+// for all of them.
+func TestRepliesWaitForOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		large := make([]byte, 1_000_000)
+		s := NewServer(nil)
+		defer s.Close()
+		require.NoError(t, s.Register(echoDesc(echoMethod), func(context.Context, *[]byte) (*[]byte, error) { return &large, nil }))
+		client, remote := fakePair(4096)
+		conn := newConn(client, client, fakeLimits)
+		defer conn.Close()
+		remote.start(s.join(remote, &slowLane{remote, make(chan struct{}, 1)}, fakeLimits))
+		client.start((*connSink)(conn))
+		var wg sync.WaitGroup
+		for range 400 {
+			wg.Go(func() {
+				req, resp := []byte("x"), []byte(nil)
+				require.NoError(t, Call(t.Context(), conn, echoMethod, &req, &resp))
+			})
+		}
+		wg.Wait()
+
+		remote.fill()
+		start := time.Now()
+		req, resp := []byte("x"), []byte(nil)
+		require.ErrorIs(t, Call(t.Context(), conn, echoMethod, &req, &resp), errNotReading)
+		require.Less(t, time.Since(start), patience+3*time.Second, "what was sent still counts")
+	})
+}
+
 // Case 72: a handler may end its server.
 func TestCloseInHandler(t *testing.T) {
 	pooltest.Check(t)
