@@ -27,7 +27,7 @@ func TestRunMeasuresEveryCell(t *testing.T) {
 	for _, codec := range []string{"proto", "raw"} {
 		path := filepath.Join(t.TempDir(), "out.json")
 		err := dispatch(t.Context(), []string{
-			"run", "-sizes", "0,64,100K", "-callers", "1,8", "-duration", "50ms", "-warmup", "10ms", "-rounds", "2",
+			"run", "-sizes", "0,64,20K", "-callers", "1,8", "-duration", "50ms", "-warmup", "10ms", "-rounds", "2",
 			"-codec", codec, "-json", path,
 		})
 		require.NoError(t, err)
