@@ -103,6 +103,9 @@ func sendMessage(ctx context.Context, l lane, h *wire.Header, c codec.Codec, msg
 		l.Discard(slot)
 		return err
 	}
+	if h.Kind == wire.Call && h.Arg != 0 {
+		h.Arg = timeLeft(ctx) // it may have waited for room
+	}
 	return l.Commit(slot, h)
 }
 
