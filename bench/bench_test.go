@@ -107,8 +107,10 @@ func TestPerftestTable(t *testing.T) {
 	v, err := tableColumn(bytes.NewBufferString("noise\n"+lat), 4)
 	require.NoError(t, err)
 	require.Equal(t, 24.71, v)
-	_, err = tableColumn(bytes.NewBufferString("Couldn't connect\n"), 4)
-	require.Error(t, err)
+	for _, bad := range []string{"Couldn't connect\n", " #bytes\n 64 1 2 3\n", " #bytes\n 64 1 2 3 inf\n", " #bytes\n 64 1 2 3 0.00\n"} {
+		_, err = tableColumn(bytes.NewBufferString(bad), 4)
+		require.ErrorIs(t, err, errNoFigure, bad)
+	}
 }
 
 func TestMedianIsPerFigure(t *testing.T) {

@@ -83,8 +83,7 @@ func measured(all []caller) (calls int64) {
 
 func (c *caller) callUntil(ctx context.Context, call echoFunc, phase *atomic.Int32) error {
 	for {
-		before := phase.Load()
-		if before == 2 {
+		if phase.Load() == 2 {
 			return nil
 		}
 		start := time.Now()
@@ -92,8 +91,9 @@ func (c *caller) callUntil(ctx context.Context, call echoFunc, phase *atomic.Int
 			return fmt.Errorf("echo: %w", err)
 		}
 		c.all++
-		// Only calls that lie within the measured time count.
-		if before == 1 && phase.Load() == 1 {
+		// Calls that end within the measured time count: as many began in
+		// the warm-up as are cut off.
+		if phase.Load() == 1 {
 			_ = c.latency.RecordValue(min(max(int64(time.Since(start)), lowestNs), highestNs))
 			c.measured.Add(1)
 		}
