@@ -22,9 +22,8 @@ help: ## show this list
 setup: $(VM) ## install what tests and benchmarks need (QEMU, a kernel, perftest); says what
 	@$(VM) setup
 
-build: ## build the commands into bin/
-	@mkdir -p $(BIN)
-	$(GO) build -o $(BIN)/ ./cmd/... ./bench ./examples/...
+build: $(VM) ## build the commands into bin/
+	$(GO) build -o $(BIN)/ ./cmd/protoc-gen-go-verbena ./bench ./examples/...
 
 generate: ## regenerate stubs from .proto files (needs protoc)
 	$(GO) generate ./...
@@ -55,7 +54,13 @@ vm: $(VM) ## the suites that need a real RDMA device, in the VM
 
 examples: build ## run the examples as separate processes, over tcp here and over rdma in the VM
 	examples/run.sh $(BIN) 127.0.0.1
-	@if $(VM) check; then $(VM) run -timeout $(VM_TIMEOUT) -- examples/run.sh $(BIN) 10.8.1.1 rdma; fi
+	@if $(VM) check; then \
+	  $(VM) run -timeout $(VM_TIMEOUT) -- examples/run.sh $(BIN) 10.8.1.1 rdma; \
+	elif [ -n "$$VERBENA_REQUIRE_RDMA" ]; then \
+	  echo "the examples over rdma may not be skipped here (VERBENA_REQUIRE_RDMA is set)"; exit 1; \
+	else \
+	  echo "SKIPPED: the examples over rdma, for the reason above"; \
+	fi
 
 test: $(VM) ## all tests; installs what is missing, and says what it had to skip where it cannot
 	@$(VM) setup || echo "setup did not succeed: what needs a device is skipped, with its reason"
@@ -71,12 +76,7 @@ floors: ## hold the floors against perftest; by hand, for they need a quiet mach
 	done; exit 1
 
 fuzz: ## run every fuzz target for FUZZTIME (default 30s)
-	@$(GO) list ./... | while read -r pkg; do \
-	  for f in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz'); do \
-	    echo "$$pkg $$f"; \
-	    $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) -timeout $(TEST_TIMEOUT) $$pkg </dev/null || exit 1; \
-	  done; \
-	done
+	@.ci/fuzz $(FUZZTIME)
 
 clean: ## remove what was built here (the cache of downloads stays)
 	rm -rf $(BIN) bench-results
