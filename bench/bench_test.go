@@ -27,7 +27,7 @@ func TestRunMeasuresEveryCell(t *testing.T) {
 	for _, codec := range []string{"proto", "raw"} {
 		path := filepath.Join(t.TempDir(), "out.json")
 		err := dispatch(t.Context(), []string{
-			"run", "-sizes", "0,64,100K", "-callers", "1,8", "-duration", "50ms", "-warmup", "10ms", "-rounds", "2",
+			"run", "-sizes", "0,64,20K", "-callers", "1,8", "-duration", "50ms", "-warmup", "10ms", "-rounds", "2",
 			"-codec", codec, "-json", path,
 		})
 		require.NoError(t, err)
@@ -107,8 +107,10 @@ func TestPerftestTable(t *testing.T) {
 	v, err := tableColumn(bytes.NewBufferString("noise\n"+lat), 4)
 	require.NoError(t, err)
 	require.Equal(t, 24.71, v)
-	_, err = tableColumn(bytes.NewBufferString("Couldn't connect\n"), 4)
-	require.Error(t, err)
+	for _, bad := range []string{"Couldn't connect\n", " #bytes\n 64 1 2 3\n", " #bytes\n 64 1 2 3 inf\n", " #bytes\n 64 1 2 3 0.00\n"} {
+		_, err = tableColumn(bytes.NewBufferString(bad), 4)
+		require.ErrorIs(t, err, errNoFigure, bad)
+	}
 }
 
 func TestMedianIsPerFigure(t *testing.T) {

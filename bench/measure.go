@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"runtime/metrics"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -31,54 +30,72 @@ type measurement struct {
 	Latency  *hdrhistogram.Histogram // ns
 }
 
+// caller is one of the goroutines that make calls. Each has its own histogram
+// and counter, so that measuring shares no cache line; they are merged at the end.
+type caller struct {
+	latency  *hdrhistogram.Histogram
+	all      int64        // calls, those of the warm-up included
+	measured atomic.Int64 // read by hammer while calls are made
+	_        [64]byte
+}
+
 // hammer runs callers goroutines, each with its own call, for warmup and then
-// for the measured duration. Every caller has its own histogram; they are
-// merged at the end, so that measuring shares no cache line.
+// for the measured duration. Where calls are slow it goes on until there is one
+// for each caller, or ten times as long.
 func hammer(ctx context.Context, newCall func() echoFunc, callers int, warmup, duration time.Duration) (measurement, error) {
 	var (
 		phase atomic.Int32 // 0 warm up, 1 measure, 2 stop
 		group errgroup.Group
-		mu    sync.Mutex
-		total = measurement{Latency: hdrhistogram.New(lowestNs, highestNs, digits)}
+		all   = make([]caller, callers)
 	)
-	for range callers {
+	for i := range all {
 		group.Go(func() error {
-			own := hdrhistogram.New(lowestNs, highestNs, digits)
-			all, err := callUntil(ctx, newCall(), &phase, own)
-			mu.Lock()
-			defer mu.Unlock()
-			total.AllCalls += all
-			total.Calls += own.TotalCount()
-			total.Latency.Merge(own)
-			return err
+			all[i].latency = hdrhistogram.New(lowestNs, highestNs, digits)
+			return all[i].callUntil(ctx, newCall(), &phase)
 		})
 	}
 	time.Sleep(warmup)
 	phase.Store(1)
 	start := time.Now()
 	time.Sleep(duration)
+	for measured(all) < int64(callers) && time.Since(start) < 10*duration {
+		time.Sleep(duration / 10)
+	}
 	phase.Store(2)
-	total.Seconds = time.Since(start).Seconds()
+	m := measurement{Seconds: time.Since(start).Seconds(), Latency: hdrhistogram.New(lowestNs, highestNs, digits)}
 	if err := group.Wait(); err != nil {
 		return measurement{}, err
 	}
-	return total, nil
+	for i := range all {
+		m.AllCalls += all[i].all
+		m.Calls += all[i].latency.TotalCount()
+		m.Latency.Merge(all[i].latency)
+	}
+	return m, nil
 }
 
-func callUntil(ctx context.Context, call echoFunc, phase *atomic.Int32, latency *hdrhistogram.Histogram) (all int64, err error) {
+func measured(all []caller) (calls int64) {
+	for i := range all {
+		calls += all[i].measured.Load()
+	}
+	return calls
+}
+
+func (c *caller) callUntil(ctx context.Context, call echoFunc, phase *atomic.Int32) error {
 	for {
-		before := phase.Load()
-		if before == 2 {
-			return all, nil
+		if phase.Load() == 2 {
+			return nil
 		}
 		start := time.Now()
 		if err := call(ctx); err != nil {
-			return all, fmt.Errorf("echo: %w", err)
+			return fmt.Errorf("echo: %w", err)
 		}
-		all++
-		// Only calls that lie within the measured time count.
-		if before == 1 && phase.Load() == 1 {
-			_ = latency.RecordValue(min(max(int64(time.Since(start)), lowestNs), highestNs))
+		c.all++
+		// Calls that end within the measured time count: as many began in
+		// the warm-up as are cut off.
+		if phase.Load() == 1 {
+			_ = c.latency.RecordValue(min(max(int64(time.Since(start)), lowestNs), highestNs))
+			c.measured.Add(1)
 		}
 	}
 }

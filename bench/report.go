@@ -177,7 +177,7 @@ func (r *report) writePerftest(w io.Writer) {
 	}
 }
 
-// Floors that -check holds, in the same run: see docs/architecture.md.
+// Floors that -check holds, in the same run: see docs/benchmarks.md.
 const (
 	maxLatencyRatio = 3.0 // p50 of one caller in round trips of ib_send_lat
 	minRateRatio    = 0.5 // messages/s of 64 callers in those of ib_send_bw

@@ -36,7 +36,7 @@ type WarmConfig[T any] struct {
 	Drop func(T)
 
 	// RefillRate is how many items per second the background may start to
-	// make; 0 is DefaultRefillRate. Higher refills sooner after a burst and
+	// make, 1e-3 to 1e9; 0 is DefaultRefillRate. Higher refills sooner after a burst and
 	// takes more from the calls that run meanwhile.
 	RefillRate float64
 }
@@ -53,8 +53,8 @@ func (c *WarmConfig[T]) validate() error {
 		return &ConfigError{"WarmConfig.Make", "is nil"}
 	case c.Drop == nil:
 		return &ConfigError{"WarmConfig.Drop", "is nil"}
-	case !(c.RefillRate >= 0 && c.RefillRate <= 1e9):
-		return &ConfigError{"WarmConfig.RefillRate", fmt.Sprintf("is %v; it must be 0 to 1e9 per second", c.RefillRate)}
+	case c.RefillRate != 0 && !(c.RefillRate >= 1e-3 && c.RefillRate <= 1e9):
+		return &ConfigError{"WarmConfig.RefillRate", fmt.Sprintf("is %v; it must be 0, or 1e-3 to 1e9 per second", c.RefillRate)}
 	}
 	return nil
 }

@@ -311,18 +311,27 @@ func TestWarmConfigIsChecked(t *testing.T) {
 		Make: func(context.Context) (int, error) { return 0, nil },
 		Drop: func(int) {},
 	}
-	for field, spoil := range map[string]func(*pool.WarmConfig[int]){
-		"WarmConfig.Size":       func(c *pool.WarmConfig[int]) { c.Size = -1 },
-		"WarmConfig.Make":       func(c *pool.WarmConfig[int]) { c.Make = nil },
-		"WarmConfig.Drop":       func(c *pool.WarmConfig[int]) { c.Drop = nil },
-		"WarmConfig.RefillRate": func(c *pool.WarmConfig[int]) { c.RefillRate = math.NaN() },
+	rate := func(r float64) func(*pool.WarmConfig[int]) {
+		return func(c *pool.WarmConfig[int]) { c.RefillRate = r }
+	}
+	for _, tc := range []struct {
+		field string
+		spoil func(*pool.WarmConfig[int])
+	}{
+		{"WarmConfig.Size", func(c *pool.WarmConfig[int]) { c.Size = -1 }},
+		{"WarmConfig.Make", func(c *pool.WarmConfig[int]) { c.Make = nil }},
+		{"WarmConfig.Drop", func(c *pool.WarmConfig[int]) { c.Drop = nil }},
+		{"WarmConfig.RefillRate", rate(math.NaN())},
+		{"WarmConfig.RefillRate", rate(-1)},
+		{"WarmConfig.RefillRate", rate(1e-10)}, // its interval is no Duration
+		{"WarmConfig.RefillRate", rate(math.Inf(1))},
 	} {
 		bad := ok
-		spoil(&bad)
+		tc.spoil(&bad)
 		_, err := pool.NewWarm(bad)
 		var ce *pool.ConfigError
 		require.ErrorAs(t, err, &ce)
-		require.Equal(t, field, ce.Field)
+		require.Equal(t, tc.field, ce.Field)
 	}
 	w, err := pool.NewWarm(ok)
 	require.NoError(t, err)

@@ -31,6 +31,7 @@ type Conn struct {
 	maxMessage int   // bytes of a message that the server takes in
 	maxCalls   int64 // calls at once that the server takes in
 	calls      table
+	cancels    cancels
 
 	// active counts calls that may still use a slot. It is raised before
 	// refusal is read and refusal is set before active is read, so that of a
@@ -154,7 +155,8 @@ func (c *Conn) exchange(ctx context.Context, p *pending, id uint64, m *Method, r
 	if !p.end(id) {
 		return <-p.done, nil // it is on its way
 	}
-	c.cancel(p, id)
+	// A header without the deadline is that of one too far for it.
+	c.cancel(p, id, ctx.Err() == context.DeadlineExceeded && p.header.Arg != 0)
 	return outcome{}, interrupted(ctx, MaybeExecuted, m, context.Canceled)
 }
 
@@ -183,14 +185,6 @@ func (c *Conn) withdraw(p *pending, id uint64) {
 	if !p.end(id) {
 		release((<-p.done).payload)
 	}
-}
-
-// cancel tells the server that nobody waits for the call, if there is room to
-// tell it now. If not, the call's deadline ends it there.
-func (c *Conn) cancel(p *pending, id uint64) {
-	c.lane.Forget(id)
-	p.header = wire.Header{Kind: wire.Cancel, Call: id}
-	_ = sendNow(c.lane, transport.Control, &p.header, nil)
 }
 
 // unsent is the failure of a call whose request did not leave.

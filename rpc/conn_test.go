@@ -101,6 +101,62 @@ func TestCancelTellsTheServer(t *testing.T) {
 	require.Len(t, r.remote.frames(), 0, "a response was sent that nobody waits for")
 }
 
+// The time that a request waited for room is not given to the server again.
+func TestDeadlineCountsTheWaitForRoom(t *testing.T) {
+	pooltest.Check(t)
+	synctest.Test(t, func(t *testing.T) {
+		left := make(chan time.Duration, 1)
+		r := join(t, func(ctx context.Context, req *[]byte) (*[]byte, error) {
+			deadline, _ := ctx.Deadline()
+			left <- time.Until(deadline)
+			return req, nil
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		drain := r.client.fill()
+		time.AfterFunc(4*time.Second, drain)
+		_, err := r.echo(ctx, "x")
+		require.NoError(t, err)
+		require.Equal(t, 6*time.Second, <-left)
+	})
+}
+
+// A cancel that finds no room is kept until there is some, or the session ends:
+// without a deadline the server would never hear of it.
+func TestCancelWaitsForRoom(t *testing.T) {
+	for _, room := range []bool{true, false} {
+		pooltest.Check(t)
+		synctest.Test(t, func(t *testing.T) {
+			const calls = 100
+			r := join(t, func(ctx context.Context, req *[]byte) (*[]byte, error) {
+				<-ctx.Done()
+				return req, nil
+			})
+			ctx, cancel := context.WithCancel(t.Context())
+			var wg sync.WaitGroup
+			for range calls {
+				wg.Go(func() {
+					_, err := r.echo(ctx, "x")
+					requireError(t, err, Canceled, MaybeExecuted)
+				})
+			}
+			synctest.Wait()
+			require.EqualValues(t, calls, r.server.Stats().InFlight)
+			drain := r.client.fill()
+			cancel()
+			wg.Wait()
+			synctest.Wait()
+			require.EqualValues(t, calls, r.server.Stats().InFlight)
+			if room {
+				drain()
+				synctest.Wait()
+				require.Zero(t, r.server.Stats().InFlight)
+				require.NoError(t, r.conn.session.Err())
+			}
+		})
+	}
+}
+
 // A reply that comes after its call has ended is dropped, although its slot
 // serves another call by then.
 func TestStaleReplyIsDropped(t *testing.T) {

@@ -53,15 +53,26 @@ func isEncodeError(err error) bool {
 }
 
 // sizeOf is the encoded size of msg; above limit it is a sizeError.
-func sizeOf(c codec.Codec, msg any, limit int) (int, error) {
-	n, err := c.Size(msg)
+func sizeOf(c codec.Codec, msg any, limit int) (n int, err error) {
+	defer caught(c, &err)
+	n, err = c.Size(msg)
 	switch {
 	case err != nil:
 		return 0, &encodeError{err}
+	case n < 0:
+		return 0, &encodeError{fmt.Errorf("codec %s: size %d", c.Name(), n)}
 	case n > limit:
 		return 0, &sizeError{n, limit}
 	}
 	return n, nil
+}
+
+// caught makes a panic of the codec, as when another goroutine changes the
+// message meanwhile, an error: what is reserved for the call is not ours to lose.
+func caught(c codec.Codec, err *error) {
+	if v := recover(); v != nil {
+		*err = &encodeError{fmt.Errorf("codec %s panicked: %v", c.Name(), v)}
+	}
 }
 
 // sizeError is a message that the peer would not take.
@@ -92,6 +103,9 @@ func sendMessage(ctx context.Context, l lane, h *wire.Header, c codec.Codec, msg
 		l.Discard(slot)
 		return err
 	}
+	if h.Kind == wire.Call && h.Arg != 0 {
+		h.Arg = timeLeft(ctx) // it may have waited for room
+	}
 	return l.Commit(slot, h)
 }
 
@@ -104,15 +118,9 @@ func encode(c codec.Codec, msg any, n int) (*pool.Buf, error) {
 	return buf, nil
 }
 
-// marshal fills dst with msg exactly. A panic of the codec, as when another
-// goroutine changes the message meanwhile, becomes an error: dst is not ours
-// to lose.
+// marshal fills dst with msg exactly.
 func marshal(c codec.Codec, dst []byte, msg any) (err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = &encodeError{fmt.Errorf("codec %s panicked: %v", c.Name(), v)}
-		}
-	}()
+	defer caught(c, &err)
 	n, err := c.MarshalTo(dst, msg)
 	switch {
 	case err != nil:
@@ -138,9 +146,14 @@ func release(payload *pool.Buf) {
 	}
 }
 
-// sendNow sends a message if there is room for it at once.
+// sendNow sends a message of one frame if there is room for it at once.
 func sendNow(l lane, class transport.Class, h *wire.Header, payload []byte) error {
-	slot, err := l.Reserve(noWait, class, len(payload))
+	return send(noWait, l, class, h, payload)
+}
+
+// send sends a message of one frame.
+func send(ctx context.Context, l lane, class transport.Class, h *wire.Header, payload []byte) error {
+	slot, err := l.Reserve(ctx, class, len(payload))
 	if err != nil {
 		return err
 	}

@@ -29,7 +29,7 @@ func (c *serverConfig) perSession() (handlers, queued int) {
 }
 
 // minWaiting is the least that the requests of one session in the queue may
-// hold, in bytes.
+// hold, in bytes, and its responses in the outbox.
 const minWaiting = 128 << 20
 
 // Defaults of server options. Handlers of a storage server mostly wait for
@@ -95,7 +95,10 @@ func MaxPerSession(running, queued int) ServerOption {
 // their calls arrive. That saves handing each call to another goroutine, and
 // stalls every call of the session, and over RDMA of other sessions, for as
 // long as the handler runs: it must neither wait nor take more than some
-// microseconds. Inline handlers do not count for MaxHandlers.
+// microseconds. Inline handlers do not count for MaxHandlers. Responses wait
+// in memory for a client that is slow to take them in, up to twice
+// Config.MaxMessage of the network, or 128 MiB if that is more; beyond it the
+// caller gets ResourceExhausted.
 func Inline(methods ...string) ServerOption {
 	return serverOption(func(c *serverConfig) {
 		for _, m := range methods {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/verbena-rpc/verbena/pool"
@@ -23,7 +24,8 @@ const (
 	maxOutbox = 1024
 
 	// patience is how long a reply waits to be taken in, besides a second for
-	// each megabyte: far longer than any peer that works needs.
+	// each megabyte of it and of those that wait already: far longer than any
+	// peer that works needs.
 	patience = time.Minute
 )
 
@@ -42,16 +44,18 @@ type peer struct {
 	session session
 	lane    lane
 
-	maxMessage int   // bytes of a message that the client takes in
-	maxCalls   int   // calls at once that the client was told it may make
-	share      share // of the server's workers
+	maxMessage int          // bytes of a message that the client takes in
+	maxCalls   int          // calls at once that the client was told it may make
+	share      share        // of the server's workers
+	waiting    atomic.Int64 // bytes of replies in wait
 
 	slab []serverCall // calls to be; of the delivering goroutine
 
 	mu      sync.Mutex
 	calls   map[uint64]*serverCall // arrived, not finished
 	outbox  fifo[message]
-	sending bool // a goroutine empties the outbox
+	unsent  int64 // bytes in the outbox
+	sending bool  // a goroutine empties the outbox
 	ended   bool
 }
 
@@ -181,6 +185,13 @@ func (p *peer) refuse(m transport.Message, code Code, why string) {
 // faultSize is enough for the errors that this package itself sends.
 const faultSize = 128
 
+// holds says whether the outbox may take in n bytes more.
+func (p *peer) holds(n int) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.unsent+int64(n) <= p.share.maxBytes
+}
+
 // post sends a message, at once or through the outbox. It does not wait.
 func (p *peer) post(h *wire.Header, payload *pool.Buf) {
 	if payload.Len() <= p.lane.MaxPayload() && sendNow(p.lane, transport.Small, h, payload.Bytes()) == nil {
@@ -198,6 +209,7 @@ func (p *peer) post(h *wire.Header, payload *pool.Buf) {
 	default:
 		p.server.inflight.Add(1)
 		p.outbox.push(message{*h, payload})
+		p.unsent += int64(payload.Len())
 		if !p.sending {
 			p.sending = true
 			go p.empty()
@@ -216,6 +228,7 @@ func (p *peer) empty() {
 			return
 		}
 		m := p.outbox.pop()
+		p.unsent -= int64(m.payload.Len())
 		p.mu.Unlock()
 		_ = p.wait(context.Background(), m.payload.Len(), func(ctx context.Context) error {
 			return p.lane.Send(ctx, m.header, m.payload.Bytes())
@@ -229,7 +242,9 @@ func (p *peer) empty() {
 // the peer to take them in. A peer that does not would keep handlers for ever,
 // so the session ends then.
 func (p *peer) wait(ctx context.Context, n int, send func(context.Context) error) error {
-	bounded, cancel := context.WithTimeout(ctx, patience+time.Duration(n)*time.Microsecond)
+	all := p.waiting.Add(int64(n))
+	defer p.waiting.Add(-int64(n))
+	bounded, cancel := context.WithTimeout(ctx, patience+time.Duration(all)*time.Microsecond)
 	defer cancel()
 	err := send(bounded)
 	if err != nil && bounded.Err() == context.DeadlineExceeded && ctx.Err() == nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -42,6 +43,48 @@ func TestOutbox(t *testing.T) {
 	})
 }
 
+// The outbox holds a bounded number of bytes, however large the replies of
+// inline handlers are: a client that takes in none gets errors instead.
+func TestOutboxIsBounded(t *testing.T) {
+	pooltest.Check(t)
+	synctest.Test(t, func(t *testing.T) {
+		const size, calls, fit = 1 << 20, 50, 10
+		s := NewServer(nil, Inline(echoMethod.Name))
+		defer s.Close()
+		require.NoError(t, s.Register(echoDesc(echoMethod), func(context.Context, *[]byte) (*[]byte, error) {
+			large := make([]byte, size)
+			return &large, nil
+		}))
+		client, remote := fakePair(4096)
+		conn := newConn(client, client, fakeLimits)
+		defer conn.Close()
+		p := s.join(remote, remote, fakeLimits)
+		require.GreaterOrEqual(t, p.share.maxBytes, int64(2*fakeLimits.MaxMessage))
+		p.share.maxBytes = fit * size
+		remote.start(p)
+		client.start((*connSink)(conn))
+		drain := remote.fill()
+		var ok, refused atomic.Int32
+		var wg sync.WaitGroup
+		for range calls {
+			wg.Go(func() {
+				req, resp := []byte("x"), []byte(nil)
+				if err := Call(t.Context(), conn, echoMethod, &req, &resp); err == nil {
+					ok.Add(1)
+				} else {
+					requireError(t, err, ResourceExhausted, Executed)
+					refused.Add(1)
+				}
+			})
+		}
+		synctest.Wait()
+		drain()
+		wg.Wait()
+		require.LessOrEqual(t, ok.Load(), int32(fit+1), "one more is on its way")
+		require.EqualValues(t, calls, ok.Load()+refused.Load())
+	})
+}
+
 // A client that stops keeps a handler for a bounded time, though its call has
 // no deadline.
 func TestClientThatStops(t *testing.T) {
@@ -59,6 +102,54 @@ func TestClientThatStops(t *testing.T) {
 			require.Zero(t, r.server.Stats().InFlight)
 		})
 	}
+}
+
+// slowLane sends one message at a time, at four times the rate that is asked of
+// clients.
+type slowLane struct {
+	*fakeEnd
+	turn chan struct{}
+}
+
+func (l *slowLane) Send(ctx context.Context, h wire.Header, msg []byte) error {
+	select {
+	case l.turn <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	time.Sleep(time.Duration(len(msg)) * time.Microsecond / 4)
+	<-l.turn
+	return l.fakeEnd.Send(ctx, h, msg)
+}
+
+// Replies that wait behind others have the time that a client who works needs
+// for all of them.
+func TestRepliesWaitForOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		large := make([]byte, 1_000_000)
+		s := NewServer(nil)
+		defer s.Close()
+		require.NoError(t, s.Register(echoDesc(echoMethod), func(context.Context, *[]byte) (*[]byte, error) { return &large, nil }))
+		client, remote := fakePair(4096)
+		conn := newConn(client, client, fakeLimits)
+		defer conn.Close()
+		remote.start(s.join(remote, &slowLane{remote, make(chan struct{}, 1)}, fakeLimits))
+		client.start((*connSink)(conn))
+		var wg sync.WaitGroup
+		for range 400 {
+			wg.Go(func() {
+				req, resp := []byte("x"), []byte(nil)
+				require.NoError(t, Call(t.Context(), conn, echoMethod, &req, &resp))
+			})
+		}
+		wg.Wait()
+
+		remote.fill()
+		start := time.Now()
+		req, resp := []byte("x"), []byte(nil)
+		require.ErrorIs(t, Call(t.Context(), conn, echoMethod, &req, &resp), errNotReading)
+		require.Less(t, time.Since(start), patience+3*time.Second, "what was sent still counts")
+	})
 }
 
 // Case 72: a handler may end its server.
@@ -189,6 +280,27 @@ func TestUnencodable(t *testing.T) {
 		}
 	}
 }
+
+// A codec that panics over the size of a message, one that changes meanwhile,
+// say, leaves nothing behind either.
+func TestUnsizable(t *testing.T) {
+	pooltest.Check(t)
+	hooked := make(chan error, 1)
+	r := join(t, echo, OnError(func(err error) { hooked <- err }))
+	req, resp := []byte("x"), []byte(nil)
+	err := Call(t.Context(), r.conn, &Method{Name: echoMethod.Name, Codec: unsizable{codec.Raw}}, &req, &resp)
+	requireError(t, err, Internal, NotExecuted)
+	require.Zero(t, r.conn.Stats().Active)
+
+	r.server.methods[wire.MethodID(echoMethod.Name)].codec = unsizable{codec.Raw}
+	err = Call(t.Context(), r.conn, echoMethod, &req, &resp)
+	require.True(t, requireError(t, err, Internal, Executed).FromPeer())
+	require.Equal(t, Internal, CodeOf(<-hooked))
+}
+
+type unsizable struct{ codec.Codec }
+
+func (unsizable) Size(any) (int, error) { panic("odd") }
 
 // oddBack decodes what is right and encodes oddly.
 type oddBack struct{ codec.Codec }

@@ -99,7 +99,7 @@ func Unary[S, Req, Resp any](serve func(S, context.Context, *Req) (*Resp, error)
 //
 // The time left until the deadline of ctx goes to the server, whose handler's
 // context ends then too. When ctx ends, Call returns at once, whatever the
-// peer does; the server is told if there is room to tell it.
+// peer does; the server is told as soon as there is room to tell it.
 func Call(ctx context.Context, conn *Conn, method *Method, req, resp any) error {
 	return conn.call(ctx, method, req, resp)
 }

@@ -117,13 +117,21 @@ func (c *serverCall) transmit(resp any, n int) error {
 			return err
 		}
 	}
+	buf, err := encode(c.method.codec, resp, n)
+	if err != nil {
+		return err
+	}
+	defer buf.Release()
 	return c.peer.wait(&c.ctx, n, func(ctx context.Context) error {
-		return sendMessage(ctx, c.peer.lane, &c.header, c.method.codec, resp, n)
+		return c.peer.lane.Send(ctx, c.header, buf.Bytes())
 	})
 }
 
 // post answers from the delivering goroutine, which must not wait.
 func (c *serverCall) post(resp any, n int) error {
+	if !c.peer.holds(n) {
+		return Errorf(ResourceExhausted, "no room for the response: too many wait to be taken in")
+	}
 	buf, err := encode(c.method.codec, resp, n)
 	if err != nil {
 		return c.unsendable(err)
@@ -151,13 +159,13 @@ func (c *serverCall) fail(err error, flags wire.Flags) {
 		return
 	}
 	e := asError(err)
-	details := e.Details
-	if len(details) > c.peer.maxMessage-wire.MaxErrorText {
+	text, details := cutFault(e, c.peer.maxMessage)
+	if c.method.inline && !c.peer.holds(len(details)) {
 		details = nil
 	}
 	scratch := bytebufferpool.Get()
 	defer bytebufferpool.Put(scratch)
-	scratch.B = wire.AppendFault(scratch.B, e.Message, details)
+	scratch.B = wire.AppendFault(scratch.B, text, details)
 	fault := scratch.B
 	c.header = wire.Header{Kind: wire.Reply, Flags: wire.End | wire.Error | flags, Call: c.id, Arg: uint32(e.Code)}
 	if c.method.inline {
@@ -172,4 +180,15 @@ func (c *serverCall) fail(err error, flags wire.Flags) {
 	if err != nil {
 		c.peer.server.stats.late.Add(1)
 	}
+}
+
+// cutFault is what of an error fits a message of limit bytes: the text comes
+// first, details are whole or not there.
+func cutFault(e *Error, limit int) (text string, details []byte) {
+	room := max(0, limit-4) // the length of the text
+	text = e.Message[:min(len(e.Message), wire.MaxErrorText, room)]
+	if len(e.Details) <= room-len(text) {
+		details = e.Details
+	}
+	return text, details
 }

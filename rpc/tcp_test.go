@@ -150,6 +150,44 @@ func TestTCPAbandonedCalls(t *testing.T) {
 	require.Eventually(t, func() bool { return runtime.NumGoroutine() <= before+64 }, 20*time.Second, 10*time.Millisecond)
 }
 
+// failer fails with the error that the request asks for by its length.
+type failer struct{}
+
+func (failer) Echo(_ context.Context, req *[]byte) (*[]byte, error) {
+	n := len(*req)
+	return nil, &rpc.Error{Code: rpc.NotFound, Message: strings.Repeat("m", n), Details: make([]byte, n)}
+}
+
+// An error reaches a client of the smallest limit, cut to what it takes in.
+func TestErrorsFitTheClient(t *testing.T) {
+	const limit = 4096
+	s := rpc.NewServer(tcpNetwork())
+	require.NoError(t, s.Register(echoService, failer{}))
+	require.NoError(t, s.Listen("127.0.0.1:0"))
+	go s.Serve()
+	defer s.Close()
+	network := tcpNetwork()
+	network.Config.MaxMessage = limit
+	c, err := rpc.Dial(t.Context(), network, s.Addr().String())
+	require.NoError(t, err)
+	defer c.Close()
+	for _, n := range []int{0, 1, limit/2 - 2, limit/2 - 1, limit - 5, limit - 4, limit - 3, limit, 2 * limit} {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		req, resp := make([]byte, n), []byte(nil)
+		err := rpc.Call(ctx, c, echoMethod, &req, &resp)
+		cancel()
+		var e *rpc.Error
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, rpc.NotFound, e.Code, "%d bytes: %v", n, err)
+		require.Len(t, e.Message, min(n, limit-4))
+		if 4+2*n <= limit {
+			require.Len(t, e.Details, n)
+		} else {
+			require.Empty(t, e.Details)
+		}
+	}
+}
+
 func TestDialFails(t *testing.T) {
 	pooltest.Check(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")

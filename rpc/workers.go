@@ -39,7 +39,7 @@ type task interface {
 
 // share is what one session has of the workers. workers.mu guards it.
 type share struct {
-	maxBytes int64 // of the tasks that wait; fixed
+	maxBytes int64 // of the tasks that wait, and of the replies in the outbox; fixed
 
 	queue   fifo[task]
 	bytes   int64

@@ -91,7 +91,7 @@ func serve(ctx context.Context, network *transport.Network, addr, path string) e
 	return errors.Join(err, file.Close())
 }
 
-// command makes one call.
+// command makes one call. It may take 30 s, with all that leads to it.
 func command(ctx context.Context, network *transport.Network, addr string, args []string) error {
 	if len(args) != 2 {
 		return errors.New("expected put, get or delete, and the number of a block")
@@ -100,14 +100,14 @@ func command(ctx context.Context, network *transport.Network, addr string, args 
 	if err != nil {
 		return fmt.Errorf("number of a block: %w", err)
 	}
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
 	conn, err := rpc.Dial(ctx, network, addr)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
 	blocks := blockpb.NewBlocksClient(conn)
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
 	switch args[0] {
 	case "put":
 		return put(ctx, blocks, id)

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"syscall"
 
 	"github.com/verbena-rpc/verbena/examples/blockstore/blockpb"
 	"github.com/verbena-rpc/verbena/examples/blockstore/internal/blockfile"
@@ -54,7 +55,7 @@ func withCode(err error) error {
 		code = rpc.DataLoss
 	case errors.As(err, &limit) && limit.Limit == "BlockBytes":
 		code = rpc.InvalidArgument
-	case errors.As(err, &limit):
+	case errors.As(err, &limit), errors.Is(err, syscall.ENOSPC):
 		code = rpc.ResourceExhausted
 	}
 	return rpc.Errorf(code, "%w", err)

@@ -88,7 +88,9 @@ func serve(ctx context.Context, network *transport.Network, addr string) error {
 
 // call says text count times and prints how that went.
 func call(ctx context.Context, network *transport.Network, addr, text string, count int) error {
-	conn, err := rpc.Dial(ctx, network, addr)
+	dialCtx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	conn, err := rpc.Dial(dialCtx, network, addr)
 	if err != nil {
 		return err
 	}

@@ -1,5 +1,5 @@
-// Package layout holds the shape of the repository: which package may import
-// which, and what a source file may look like.
+// Package layout holds the shape of the module: which package may import which,
+// and where cgo may be.
 package layout
 
 import (
@@ -31,8 +31,8 @@ var rules = []struct {
 	{"transport/rdma/internal/verbs/verbstest", []string{"pool", "transport/rdma/internal/verbs"}, []string{"github.com/stretchr/testify"}, "one suite for every device knows none of them"},
 	{"transport/rdma", []string{"pool", "transport", "transport/wire", "transport/rdma/"}, []string{"golang.org/x/sys/"}, "links know the contract, not each other"},
 	{"transport/linktest", []string{"pool", "pool/pooltest", "transport", "transport/wire"}, []string{"github.com/stretchr/testify"}, "one suite for every link knows none of them"},
-	{"transport", []string{"pool", "transport/wire", "transport/internal/"}, nil, "the contract knows no implementation"},
-	{"rpc", []string{"pool", "codec", "transport", "transport/wire", "rpc/internal/"}, []string{"google.golang.org/protobuf/", "github.com/valyala/bytebufferpool"}, "calls know lanes, never rdma or tcp"},
+	{"transport", []string{"pool", "transport/wire"}, nil, "the contract knows no implementation"},
+	{"rpc", []string{"pool", "codec", "transport", "transport/wire"}, []string{"github.com/valyala/bytebufferpool"}, "calls know lanes, never rdma or tcp"},
 }
 
 // kernelPackages may touch the kernel's or a C library's RDMA interface.

@@ -17,7 +17,8 @@
 // a channel of its own, the first serial port, and is scanned after the run.
 //
 // The files follow that picture: config.go (what to run), run_linux.go and
-// qemu.go (host), initrd.go and modules.go (what is booted), frame.go (the
-// control port), guest_linux.go and network_linux.go (PID 1), kernellog.go
-// (faults of the kernel), kernel.go and setup.go (what is installed and cached).
+// qemu.go (host), session.go and frame.go (the control port), initrd.go and
+// modules.go (what is booted), guest_linux.go, network_linux.go and
+// program_linux.go (PID 1), kernellog.go (faults of the kernel), kernel.go and
+// setup_linux.go (what is installed and cached).
 package vm

@@ -113,8 +113,8 @@ func resolveModules(wanted []string, load func(name string) ([]byte, bool, error
 	return order, nil
 }
 
-// moduleDepends reads what modprobe would load first: the hard dependencies,
-// and the "pre" soft ones are left out (the kernel works without them).
+// moduleDepends reads which modules have to be loaded before this one. Soft
+// dependencies are left out: the kernel works without them.
 func moduleDepends(image []byte) ([]string, error) {
 	f, err := elf.NewFile(bytes.NewReader(image))
 	if err != nil {

@@ -45,6 +45,7 @@ func Run(t *testing.T, pair Pair) {
 		{"Stats", testStats, true},
 		{"ReserveWaits", testReserveWaits, false},
 		{"ReserveNow", testReserveNow, true},
+		{"ReserveNowBesideWaiters", testReserveNowBesideWaiters, false},
 		{"ReserveTooLarge", testReserveTooLarge, true},
 		{"Discard", testDiscard, true},
 		{"ControlPasses", testControlPasses, false},

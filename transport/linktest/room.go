@@ -59,6 +59,27 @@ func testReserveNow(t *testing.T, pair Pair) {
 	}
 }
 
+// testReserveNowBesideWaiters: nor do waiters of another class.
+func testReserveNowBesideWaiters(t *testing.T, pair Pair) {
+	a, b := newPair(t, pair)
+	a.Start(a)
+	large := pattern(a.MaxPayload(), 1)
+	n := a.fill(transport.Bulk, large)
+	sent := make(chan error, 1)
+	go func() { sent <- a.send(transport.Bulk, call(uint64(n)), large) }()
+	time.Sleep(moment) // it waits
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 100 {
+		slot, err := a.Reserve(over, transport.Small, 8)
+		require.NoError(t, err)
+		a.Discard(slot)
+	}
+	b.Start(b)
+	b.take(n + 1)
+	require.NoError(t, <-sent)
+}
+
 func testReserveTooLarge(t *testing.T, pair Pair) {
 	a, _ := started(t, pair)
 	for _, n := range []int{-1, a.MaxPayload() + 1, 1 << 30} {

@@ -45,7 +45,7 @@ func openDevice(f *Fabric, name string) (*device, error) {
 	}
 	attr, err := ctx.Query()
 	if err != nil {
-		return nil, errors.Join(&SetupError{name, "query the device", err}, ctx.Close())
+		return nil, joined(&SetupError{name, "query the device", err}, ctx.Close())
 	}
 	d := &device{
 		fabric: f, name: name, cfg: f.cfg.withDefaults(&attr), ctx: ctx, attr: attr,
@@ -59,8 +59,12 @@ func openDevice(f *Fabric, name string) (*device, error) {
 
 // candidates reads the GIDs of the device's ports, or of one port.
 func (d *device) candidates(only uint8) ([]candidate, error) {
+	if only > d.attr.Ports {
+		return nil, &SetupError{d.name, fmt.Sprintf("query port %d", only), fmt.Errorf("the device has %d", d.attr.Ports)}
+	}
 	var all []candidate
-	for port := uint8(1); port <= d.attr.Ports; port++ {
+	for n := range int(d.attr.Ports) {
+		port := uint8(n + 1)
 		if only != 0 && port != only {
 			continue
 		}
@@ -277,7 +281,7 @@ func (d *device) close() error {
 		w.Close()
 	}
 	for _, l := range d.links(func(*endpoint) bool { return true }) {
-		l.Close(net.ErrClosed)
+		l.fail(net.ErrClosed, true)
 	}
 	d.mu.Lock()
 	for len(d.endpoints) > 0 {

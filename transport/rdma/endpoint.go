@@ -172,7 +172,7 @@ func (ep *endpoint) release(why string, reuse bool) {
 	switch {
 	case !drained || ep.rings.held:
 		ep.dev.fabric.lost.Add(1)
-		ep.destroy(false)
+		ep.destroy(drained)
 	case !reuse || ep.lives >= maxLives || ep.restart() != nil:
 		ep.destroy(true)
 	default:
@@ -234,20 +234,19 @@ func (ep *endpoint) detach() {
 	ep.poller.sync()
 }
 
-// destroy destroys the QP. Memory that might still be reached, by the device
-// or by a caller with a slot, goes into quarantine, and so does the room in the
-// CQ.
-func (ep *endpoint) destroy(clean bool) {
+// destroy destroys the QP. Memory that might still be reached, by the device or
+// by a caller with a slot, goes into quarantine; so does the room in the CQ, if
+// the device may still use it.
+func (ep *endpoint) destroy(drained bool) {
 	ep.detach()
 	if err := ep.qp.Destroy(); err != nil {
-		clean = false
+		drained = false
+	}
+	if drained {
+		ep.dev.dismiss(ep)
 	}
 	var lost *rings
-	if clean {
-		ep.dev.dismiss(ep)
-		clean = ep.rings.free() == nil
-	}
-	if !clean {
+	if !drained || ep.rings.held || ep.rings.free() != nil {
 		lost = ep.rings
 	}
 	ep.dev.remove(ep, lost)

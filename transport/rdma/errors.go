@@ -2,6 +2,8 @@ package rdma
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
 )
@@ -65,3 +67,28 @@ type PeerError struct {
 func (e *PeerError) Error() string {
 	return fmt.Sprintf("rdma: the peer's %s is %#x, expected %s", e.Field, e.Got, e.Want)
 }
+
+// reasons are several errors in one line, as a reason is printed.
+type reasons []error
+
+// joined is errors.Join in one line.
+func joined(errs ...error) error {
+	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+	switch len(errs) {
+	case 0:
+		return nil
+	case 1:
+		return errs[0]
+	}
+	return reasons(errs)
+}
+
+func (r reasons) Error() string {
+	texts := make([]string, len(r))
+	for i, err := range r {
+		texts[i] = err.Error()
+	}
+	return strings.Join(texts, "; ")
+}
+
+func (r reasons) Unwrap() []error { return r }

@@ -118,9 +118,13 @@ func (f *Fabric) route(local net.Addr) (*device, candidate, error) {
 		}
 		errs = append(errs, err)
 	}
+	failed := joined(errs...)
+	if len(all) == 0 && failed != nil {
+		return nil, candidate{}, failed // no GID was looked at
+	}
 	from, err := chooseGID(all, addr, f.cfg.GIDIndex)
 	if err != nil {
-		return nil, candidate{}, errors.Join(append(errs, err)...)
+		return nil, candidate{}, joined(failed, err)
 	}
 	d := f.devices[from.device]
 	return d, from, d.setup()

@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -82,6 +81,26 @@ func TestStartAfterDeath(t *testing.T) {
 		} else {
 			require.Empty(t, s.closed)
 		}
+	}
+}
+
+// A link ends before it is started, and its fabric with it: the receiver is told
+// all the same, also when it was the fabric that ended the link.
+func TestStartAfterFabricClose(t *testing.T) {
+	for _, byFabric := range []bool{true, false} {
+		t.Run(fmt.Sprint(byFabric), func(t *testing.T) {
+			checkLeaks(t)
+			sim, ends := simEnds(t, simverbs.Config{})
+			fabrics, links := pair(t, ends, small)
+			l, s := links[0], newSink()
+			if !byFabric {
+				sim.Raise("a", "sim0", verbs.AsyncEvent{Type: verbs.EventQPFatal, QPNum: l.ep.qp.Num()})
+				<-l.Done()
+			}
+			require.NoError(t, fabrics[0].Close())
+			l.Start(s)
+			within(t, "Closed", func() { require.Error(t, <-s.closed) })
+		})
 	}
 }
 
@@ -186,297 +205,6 @@ func TestDuplicateAfterRepost(t *testing.T) {
 	s.await(t, 10)
 	require.EqualValues(t, 1, fabrics[0].Stats().Stale)
 	require.Equal(t, 10, s.count())
-}
-
-// Completions that never come: the drain ends by its time, the QP is
-// destroyed, its memory kept until the device closes. Late ones, up to after a
-// new QP has the same number and place, are counted and dropped (case 2, 9, 14).
-func TestDrainNeverEnds(t *testing.T) {
-	for _, late := range []bool{false, true} {
-		t.Run(fmt.Sprintf("late=%v", late), func(t *testing.T) {
-			checkLeaks(t)
-			synctest.Test(t, func(t *testing.T) {
-				var lossy atomic.Bool
-				_, ends := simEnds(t, simverbs.Config{LowestQPN: true, Faults: simverbs.Faults{
-					OnCompletion: func(c simverbs.Completion, _ *rand.Rand) (fate simverbs.Fate) {
-						if c.Host == "a" && c.WC.Status == verbs.WCWRFlushErr && lossy.Load() {
-							fate.Drop = !late
-							fate.Delay = 2 * time.Second
-						}
-						return fate
-					},
-				}})
-				cfg := small
-				cfg.Poll = EventsOnly // a spinning goroutine would stop the virtual clock
-				fabrics, links := pair(t, ends, cfg)
-				s := newSink()
-				links[0].Start(s)
-				lossy.Store(true)
-				start := time.Now()
-				links[0].Close(nil)
-				require.NoError(t, ended(t, links[0], s))
-				require.GreaterOrEqual(t, time.Since(start), drainTime)
-				stats := fabrics[0].Stats()
-				require.EqualValues(t, 1, stats.LostDrains)
-				require.Equal(t, 1, stats.Quarantined)
-				require.NotZero(t, stats.PinnedBytes)
-				links[1].Close(nil)
-				lossy.Store(false)
-
-				made, err := join(context.Background(), fabrics, ends)
-				require.NoError(t, err)
-				require.Equal(t, links[0].ep.qp.Num(), made[0].(*link).ep.qp.Num(), "the number is used again")
-				time.Sleep(3 * time.Second)
-				exchange(t, made)
-				if late {
-					require.EqualValues(t, 8, fabrics[0].Stats().Stale, "the receives of the first link")
-				}
-				for _, f := range fabrics {
-					require.NoError(t, f.Close())
-				}
-			})
-		})
-	}
-}
-
-// Completions of sends never come, the device's or an unsignalled tail's. The
-// link ends by the drain's time all the same: its slots are with the device,
-// no caller has one, and the memory is unmapped when the device closes.
-func TestDrainWithoutSends(t *testing.T) {
-	checkLeaks(t)
-	synctest.Test(t, func(t *testing.T) {
-		_, ends := simEnds(t, simverbs.Config{Faults: simverbs.Faults{
-			OnCompletion: func(c simverbs.Completion, _ *rand.Rand) simverbs.Fate {
-				return simverbs.Fate{Drop: c.Host == "a" && c.Send}
-			},
-		}})
-		cfg := small
-		cfg.Poll = EventsOnly
-		fabrics, links := pair(t, ends, cfg)
-		s := newSink()
-		links[0].Start(s)
-		require.NoError(t, send(links[0], 1, 8))
-		start := time.Now()
-		links[0].Close(nil)
-		require.NoError(t, ended(t, links[0], s))
-		require.Equal(t, drainTime, time.Since(start), "one time for both")
-		require.EqualValues(t, 1, fabrics[0].Stats().LostDrains)
-		require.False(t, links[0].ep.rings.held)
-		links[1].Close(nil)
-		for _, f := range fabrics {
-			require.NoError(t, f.Close())
-		}
-	})
-}
-
-// The device takes a part of a batch: the sends that it took are not signalled,
-// and complete unseen. The drain does not wait for its time.
-func TestPartOfABatch(t *testing.T) {
-	for _, model := range []simverbs.Model{simverbs.RXE, simverbs.Spec} {
-		for taken := range 4 {
-			t.Run(fmt.Sprintf("model=%d/taken=%d", model, taken), func(t *testing.T) {
-				checkLeaks(t)
-				sim, ends := simEnds(t, simverbs.Config{Model: model})
-				fabrics, links := pair(t, ends, small)
-				l, s := links[0], newSink()
-				l.Start(s)
-				links[1].Start(newSink())
-				l.send.mu.Lock()
-				for i := range 4 {
-					require.NoError(t, send(l, i, 8))
-				}
-				sim.FailCall("a", "ibv_post_send", taken+1, syscall.ENOMEM)
-				l.send.mu.Unlock()
-				l.flush()
-				require.ErrorIs(t, ended(t, l, s), syscall.ENOMEM)
-				require.Zero(t, fabrics[0].Stats().LostDrains)
-			})
-		}
-	}
-}
-
-// Positions of sends begin at 0 again after 2^32, in the middle of a ring whose
-// length does not divide that.
-func TestPositionsWrap(t *testing.T) {
-	checkLeaks(t)
-	_, ends := simEnds(t, simverbs.Config{})
-	cfg := small
-	cfg.SQDepth, cfg.RQDepth = 31, 64
-	fabrics, links := pair(t, ends, cfg)
-	const before = 1<<32 - 30
-	links[0].send.posted.Store(before)
-	links[0].send.completed.Store(before)
-	s := newSink()
-	links[0].Start(newSink())
-	links[1].Start(s)
-	const n = 300
-	for i := 0; i < n; {
-		links[0].send.mu.Lock() // so that many are outstanding at once
-		for range 20 {
-			require.NoError(t, send(links[0], i, 8))
-			i++
-		}
-		links[0].send.mu.Unlock()
-		links[0].flush()
-		s.await(t, i)
-		links[0].ep.poller.sync()
-	}
-	for i, b := range s.got {
-		require.NoError(t, checkFill(b, i))
-	}
-	links[0].Close(nil)
-	<-links[0].Done()
-	require.Zero(t, fabrics[0].Stats().LostDrains)
-}
-
-// The QP does not even go to ERR.
-func TestDrainRefused(t *testing.T) {
-	checkLeaks(t)
-	sim, ends := simEnds(t, simverbs.Config{})
-	fabrics, links := pair(t, ends, small)
-	s := newSink()
-	links[0].Start(s)
-	sim.FailCall("a", "ibv_modify_qp ERR", 1, syscall.EIO)
-	links[0].Close(nil)
-	require.NoError(t, ended(t, links[0], s))
-	require.Equal(t, 1, fabrics[0].Stats().Quarantined)
-}
-
-// Case 33: a completion enters between the poll that found nothing and the
-// arming, and so without an event. It costs nothing: the poller looks again.
-func TestCompletionBeforeArming(t *testing.T) {
-	checkLeaks(t)
-	synctest.Test(t, func(t *testing.T) {
-		var hold atomic.Bool
-		_, ends := simEnds(t, simverbs.Config{Faults: simverbs.Faults{
-			OnCompletion: func(simverbs.Completion, *rand.Rand) simverbs.Fate { return simverbs.Fate{HoldToArm: hold.Load()} },
-		}})
-		cfg := small
-		cfg.Poll = EventsOnly
-		_, links := pair(t, ends, cfg)
-		s := newSink()
-		s.onFrame = func(h *wire.Header, _ []byte) error {
-			if h.Call > 0 {
-				return nil
-			}
-			hold.Store(true) // the poller is awake, and its CQ not armed
-			return send(links[0], 1, 8)
-		}
-		links[0].Start(newSink())
-		links[1].Start(s)
-		synctest.Wait()
-		start := time.Now()
-		require.NoError(t, send(links[0], 0, 8))
-		s.await(t, 2)
-		require.Less(t, time.Since(start), safetyTick)
-	})
-}
-
-// Case 35: no event ever comes. Nothing waits longer than the safety tick.
-func TestLostEvents(t *testing.T) {
-	checkLeaks(t)
-	synctest.Test(t, func(t *testing.T) {
-		_, ends := simEnds(t, simverbs.Config{Faults: simverbs.Faults{LoseEvent: 1}})
-		cfg := small
-		cfg.Poll = EventsOnly
-		fabrics, links := pair(t, ends, cfg)
-		sinks := [2]*sink{newSink(), newSink()}
-		for i, l := range links {
-			l.Start(sinks[i])
-		}
-		synctest.Wait()
-		for i := range 10 {
-			start := time.Now()
-			require.NoError(t, send(links[i%2], i, 8))
-			sinks[1-i%2].await(t, i/2+1)
-			require.LessOrEqual(t, time.Since(start), safetyTick+time.Millisecond) // await looks each 0.2 ms
-		}
-		require.NotZero(t, fabrics[0].Stats().Ticks)
-	})
-}
-
-// The same after a long pause, in which pollers have come to sleep for long: who
-// sends is woken, and notices completions and answers as above. The peer, which
-// nothing wakes, takes a second at most, and frames that wait for credit keep
-// it from sleeping that long.
-func TestLostEventsAfterPause(t *testing.T) {
-	checkLeaks(t)
-	synctest.Test(t, func(t *testing.T) {
-		_, ends := simEnds(t, simverbs.Config{Faults: simverbs.Faults{LoseEvent: 1}})
-		cfg := small
-		cfg.Poll = EventsOnly
-		fabrics, links := pair(t, ends, cfg)
-		sinks := [2]*sink{newSink(), newSink()}
-		links[0].Start(sinks[0])
-		r := links[0].send
-		time.Sleep(time.Minute)
-		for i := range 4 {
-			start := time.Now()
-			require.NoError(t, send(links[0], i, 8))
-			for r.posted.Load() != r.completed.Load() {
-				time.Sleep(time.Millisecond)
-			}
-			require.LessOrEqual(t, time.Since(start), safetyTick+time.Millisecond)
-			time.Sleep(time.Minute)
-		}
-		require.NoError(t, send(links[0], 4, 8)) // waits for credit
-		time.Sleep(time.Minute)
-		ticks := fabrics[0].Stats().Ticks
-		time.Sleep(time.Minute)
-		require.InDelta(t, time.Minute/safetyTick, fabrics[0].Stats().Ticks-ticks, 10)
-
-		links[1].Start(sinks[1])
-		sinks[1].await(t, 5)
-		time.Sleep(time.Minute)
-		start := time.Now()
-		require.NoError(t, send(links[0], 5, 8))
-		sinks[1].await(t, 6)
-		require.LessOrEqual(t, time.Since(start), idleTick+time.Millisecond)
-		for _, f := range fabrics {
-			require.NoError(t, f.Close())
-		}
-	})
-}
-
-// A channel that cannot be waited on does not make its poller spin.
-func TestWaitFails(t *testing.T) {
-	checkLeaks(t)
-	synctest.Test(t, func(t *testing.T) {
-		_, ends := simEnds(t, simverbs.Config{})
-		cfg := small
-		cfg.Poll = EventsOnly
-		ends[0].provider = brokenChannels{ends[0].provider}
-		f := ends[0].fabric(t, cfg)
-		require.NoError(t, f.Usable(ends[0].addr))
-		time.Sleep(time.Minute)
-		require.LessOrEqual(t, f.Stats().Naps, uint64(time.Minute/safetyTick))
-		require.NoError(t, f.Close())
-	})
-}
-
-// brokenChannels is a provider with completion channels that cannot be waited on.
-type brokenChannels struct{ verbs.Provider }
-
-func (p brokenChannels) Open(name string) (verbs.Device, error) {
-	d, err := p.Provider.Open(name)
-	return brokenDevice{d}, err
-}
-
-type brokenDevice struct{ verbs.Device }
-
-func (d brokenDevice) CreateCompChannel() (verbs.CompChannel, error) {
-	ch, err := d.Device.CreateCompChannel()
-	return brokenChannel{ch}, err
-}
-
-func (d brokenDevice) CreateCQ(depth int, ch verbs.CompChannel) (verbs.CQ, error) {
-	return d.Device.CreateCQ(depth, ch.(brokenChannel).CompChannel)
-}
-
-type brokenChannel struct{ verbs.CompChannel }
-
-func (brokenChannel) Wait(time.Duration) (verbs.WakeReason, error) {
-	return verbs.WakeTimeout, &verbs.Error{Op: "ibv_get_cq_event", Object: "channel", Errno: syscall.EIO}
 }
 
 // Asynchronous events end the links they concern, with the event as reason;

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rpc/verbena/transport"
+	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs/simverbs"
 	"github.com/verbena-rpc/verbena/transport/wire"
 )
@@ -282,6 +283,35 @@ func TestIdleTicks(t *testing.T) {
 		for _, f := range fabrics {
 			require.NoError(t, f.Close())
 		}
+	})
+}
+
+// A caller keeps a slot for longer than a drain may take: the memory stays, for
+// as long as the process, but the room in the CQ is free again, since nothing
+// is with the device.
+func TestSlotNeverGivenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, ends := simEnds(t, simverbs.Config{Hosts: []simverbs.Host{
+			{Name: "a", Devices: []simverbs.Device{{Attr: verbs.DeviceAttr{MaxCQE: 31}}}}, {Name: "b"}, // room for one QP
+		}})
+		cfg := small
+		cfg.Poll = EventsOnly
+		fabrics, links := pair(t, ends, cfg)
+		slot, err := links[0].Reserve(context.Background(), transport.Small, 8)
+		require.NoError(t, err)
+		links[0].Close(nil)
+		<-links[0].Done()
+		require.Equal(t, 1, fabrics[0].Stats().Quarantined)
+		links[1].Close(nil)
+
+		made, err := join(context.Background(), fabrics, ends)
+		require.NoError(t, err)
+		exchange(t, made)
+		for _, f := range fabrics {
+			require.NoError(t, f.Close())
+		}
+		fill(slot.Payload, 1) // its memory is there
+		require.ErrorIs(t, links[0].Commit(slot, &wire.Header{Kind: wire.Call}), net.ErrClosed)
 	})
 }
 

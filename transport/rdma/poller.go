@@ -31,6 +31,7 @@ type poller struct {
 
 	mu      sync.Mutex
 	work    []func()
+	over    bool // the goroutine has ended
 	hasWork atomic.Bool
 
 	links  atomic.Int32 // connected, up to the end of their teardown
@@ -76,13 +77,19 @@ func startPoller(d *device) (*poller, error) {
 	return p, nil
 }
 
-// do runs fn on the poller's goroutine, between two batches.
+// do runs fn on the poller's goroutine, between two batches; or here, once that
+// goroutine has ended, for what comes late to a link of a closed device.
 func (p *poller) do(fn func()) {
 	p.mu.Lock()
+	if p.over {
+		p.mu.Unlock()
+		fn()
+		return
+	}
+	defer p.mu.Unlock()
 	p.work = append(p.work, fn)
 	p.hasWork.Store(true)
-	p.mu.Unlock()
-	p.ch.Wake()
+	p.ch.Wake() // the channel is there while the goroutine is
 }
 
 // sync returns when the present batch is over: what was true for the poller
@@ -96,6 +103,10 @@ func (p *poller) sync() {
 func (p *poller) stop() error {
 	p.do(func() { p.stopped = true })
 	<-p.done
+	p.mu.Lock()
+	p.over = true
+	p.mu.Unlock()
+	p.runWork() // what came too late for the goroutine
 	if err := p.cq.Destroy(); err != nil {
 		return err
 	}

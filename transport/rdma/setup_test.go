@@ -85,6 +85,35 @@ func TestUnusable(t *testing.T) {
 	require.ErrorIs(t, f.Usable(ends[0].addr), net.ErrClosed)
 }
 
+// Why RDMA cannot be used is one line that names what is wrong, and no more: a
+// device that is not there has no GID table to be empty.
+func TestReasonIsOneLine(t *testing.T) {
+	checkLeaks(t)
+	sim, ends := simEnds(t, simverbs.Config{Hosts: []simverbs.Host{
+		{Name: "a", Devices: []simverbs.Device{{Name: "sim0"}, {Name: "sim1"}}}, {Name: "b"},
+	}})
+	var none *NoGIDError
+	var setup *SetupError
+	err := ends[0].fabric(t, Config{Device: "mlx5_7"}).Usable(ends[0].addr)
+	require.ErrorAs(t, err, &setup)
+	require.False(t, errors.As(err, &none), err)
+
+	err = ends[0].fabric(t, Config{Device: "sim0", Port: 2}).Usable(ends[0].addr)
+	require.EqualError(t, err, "rdma: sim0: query port 2: the device has 1")
+
+	sim.FailCall("a", "ibv_open_device", 1, syscall.EACCES)
+	err = ends[0].fabric(t, Config{}).Usable(tcpAddr("192.168.3.4"))
+	require.ErrorIs(t, err, syscall.EACCES, "perhaps that device has the GID")
+	require.ErrorAs(t, err, &none)
+	require.NotContains(t, err.Error(), "\n")
+
+	sim.FailCall("a", "ibv_open_device", 0, syscall.EACCES)
+	err = ends[0].fabric(t, Config{}).Usable(ends[0].addr)
+	require.ErrorIs(t, err, syscall.EACCES)
+	require.False(t, errors.As(err, &none), err)
+	require.NotContains(t, err.Error(), "\n")
+}
+
 // Case 44: the GID moves to another index between two links.
 func TestGIDMoves(t *testing.T) {
 	checkLeaks(t)

@@ -95,6 +95,11 @@ func (l *link) await(ctx context.Context, class transport.Class) (uint32, error)
 	w.n.Add(1)
 	w.mu.Unlock()
 	w.serve(r.take)
+	select { // what is free now, whatever ctx says
+	case slot := <-me.slot:
+		return slot, nil
+	default:
+	}
 
 	var err error
 	select {

@@ -8,13 +8,14 @@ import (
 	"github.com/verbena-rpc/verbena/transport"
 )
 
-// Room for frames between Reserve and the socket, per link. What is queued
-// here is what a small message may have to wait behind, so Bulk gets little:
-// enough to keep a writer busy while the next chunks are copied.
+// Room for frames between Reserve and the socket, per link, each class its
+// own, so that none waits for another. What is queued here is what a small
+// message may have to wait behind, so Bulk gets little: enough to keep a writer
+// busy while the next chunks are copied.
 const (
-	maxFrames     = 256
-	maxBytes      = 4 << 20
-	bulkFrames    = maxFrames / 2
+	smallFrames   = 256
+	smallBytes    = 4 << 20
+	bulkFrames    = 128
 	bulkBytes     = 512 << 10
 	controlFrames = 32 // of their own; their payloads are bounded by their kinds
 )
@@ -41,16 +42,14 @@ type waiter struct {
 
 // fits says whether a frame of that class may be added now.
 func (r *room) fits(c transport.Class, bytes int) bool {
-	small, bulk := &r.used[transport.Small], &r.used[transport.Bulk]
-	switch {
-	case c == transport.Control:
-		return r.used[c].frames < controlFrames
-	case small.frames+bulk.frames >= maxFrames || small.bytes+bulk.bytes+bytes > maxBytes:
-		return false
-	case c == transport.Small:
-		return true
+	used := r.used[c]
+	switch c {
+	case transport.Control:
+		return used.frames < controlFrames
+	case transport.Bulk:
+		return used.frames < bulkFrames && used.bytes+bytes <= bulkBytes
 	}
-	return len(r.waiting[transport.Small]) == 0 && bulk.frames < bulkFrames && bulk.bytes+bytes <= bulkBytes
+	return used.frames < smallFrames && used.bytes+bytes <= smallBytes
 }
 
 // take waits until there is room for a frame or ctx is done.

@@ -28,10 +28,8 @@ func TestRoomLimits(t *testing.T) {
 				used[h.class].add(amount{1, h.bytes})
 			}
 			require.Equal(rt, used, r.used)
-			lane := used[transport.Small]
-			lane.add(used[transport.Bulk])
-			require.LessOrEqual(rt, lane.frames, maxFrames)
-			require.LessOrEqual(rt, lane.bytes, maxBytes)
+			require.LessOrEqual(rt, used[transport.Small].frames, smallFrames)
+			require.LessOrEqual(rt, used[transport.Small].bytes, smallBytes)
 			require.LessOrEqual(rt, used[transport.Bulk].bytes, bulkBytes)
 			require.LessOrEqual(rt, used[transport.Bulk].frames, bulkFrames)
 			require.LessOrEqual(rt, used[transport.Control].frames, controlFrames)
@@ -71,17 +69,19 @@ func TestRoomLimits(t *testing.T) {
 	})
 }
 
-// TestRoomOrder: within a class, who came first is served first, and small
-// frames before bulk.
+// TestRoomOrder: within a class, who came first is served first, and neither
+// class waits for the other, however many of it wait (case 29).
 func TestRoomOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r room
-		for range maxFrames / 2 {
+		for range bulkFrames {
 			require.NoError(t, r.take(t.Context(), transport.Bulk, 0))
+		}
+		for range smallFrames {
 			require.NoError(t, r.take(t.Context(), transport.Small, 0))
 		}
 		served := make(chan int, 8)
-		for i, class := range []transport.Class{transport.Bulk, transport.Small, transport.Small} {
+		for i, class := range []transport.Class{transport.Bulk, transport.Small, transport.Small, transport.Bulk} {
 			go func() {
 				if r.take(t.Context(), class, 0) == nil {
 					served <- i
@@ -89,14 +89,15 @@ func TestRoomOrder(t *testing.T) {
 			}()
 			synctest.Wait()
 		}
-		back := [3]amount{transport.Bulk: {1, 0}}
 		var order []int
-		for range 3 {
+		for _, class := range []transport.Class{transport.Bulk, transport.Small, transport.Bulk, transport.Small} {
+			var back [3]amount
+			back[class] = amount{1, 0}
 			r.give(&back)
 			synctest.Wait()
 			require.Len(t, served, 1)
 			order = append(order, <-served)
 		}
-		require.Equal(t, []int{1, 2, 0}, order)
+		require.Equal(t, []int{0, 1, 3, 2}, order)
 	})
 }

@@ -46,7 +46,10 @@ func (f *File) add(r record, data []byte) error {
 
 // admit holds a change against the limits.
 func (f *File) admit(r record) error {
-	if f.failed != nil {
+	switch {
+	case f.closed:
+		return ErrClosed
+	case f.failed != nil:
 		return f.failed
 	}
 	size, pending := f.end+r.size(), 0
@@ -99,11 +102,13 @@ func (f *File) commit() {
 	f.idle.Broadcast()
 }
 
-// write makes b durable at the end. After an error the file is as before,
-// unless it is fatal: then what is in it is not known.
+// write makes b durable at the end, behind a superblock that says that
+// everything before the end is: it goes over the older of the two. After an
+// error the file is as before, unless it is fatal: then what is in it is not
+// known.
 func (f *File) write(b []byte, end int64) (fatal bool, err error) {
-	err = f.mark(end)
-	if err == nil {
+	super := superblock{seq: f.super.seq + 1, durable: end}
+	if _, err = f.file.WriteAt(super.encode(), super.offset()); err == nil && len(b) > 0 {
 		_, err = f.file.WriteAt(b, end)
 	}
 	if err != nil {
@@ -116,16 +121,6 @@ func (f *File) write(b []byte, end int64) (fatal bool, err error) {
 		// The kernel may have dropped the pages and will not say so again.
 		return true, fmt.Errorf("blockfile: sync, no more is written: %w", err)
 	}
+	f.super = super // one that was not synced is written over, the other kept
 	return false, nil
-}
-
-// mark writes a superblock that says that everything before end is durable.
-// It goes over the older of the two.
-func (f *File) mark(end int64) error {
-	s := superblock{seq: f.super.seq + 1, durable: end}
-	if _, err := f.file.WriteAt(s.encode(), s.offset()); err != nil {
-		return err
-	}
-	f.super = s
-	return nil
 }

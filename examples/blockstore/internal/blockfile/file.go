@@ -11,6 +11,7 @@ package blockfile
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"sync"
 
@@ -64,6 +65,16 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
+// disk is what a File needs of an *os.File. Tests crash one of their own.
+type disk interface {
+	io.ReaderAt
+	io.WriterAt
+	Stat() (os.FileInfo, error)
+	Truncate(size int64) error
+	Sync() error
+	Close() error
+}
+
 // File is an open file of blocks. Its methods may be called from any
 // goroutine. One goroutine, commit, writes, as long as there is something to
 // write; several changes share one fsync.
@@ -73,10 +84,10 @@ func (l Limits) withDefaults() Limits {
 type File struct {
 	path   string
 	limits Limits
-	file   *os.File
+	file   disk
 	torn   int64
 
-	super superblock // the newest in the file
+	super superblock // the newest that is on the disk
 
 	mu         sync.Mutex
 	index      index
@@ -86,6 +97,7 @@ type File struct {
 	committing bool
 	idle       *sync.Cond // committing has become false
 	failed     error      // not nil: nothing is written any more, and why
+	closed     bool       // by Close: nothing new is taken in
 }
 
 // Torn is how many bytes of an unacknowledged commit Open cut off.
@@ -127,25 +139,24 @@ func (f *File) Get(id uint64) ([]byte, error) {
 }
 
 // Close waits for changes under way and closes the file. Later changes fail
-// with ErrClosed.
+// with ErrClosed. The error says what kept changes from the disk, if anything
+// did: now, or earlier, when Put or Delete said so too.
 func (f *File) Close() error {
 	f.mu.Lock()
-	failed := f.failed
-	if !errors.Is(failed, ErrClosed) {
-		f.failed = ErrClosed
+	if f.closed {
+		f.mu.Unlock()
+		return ErrClosed
 	}
+	f.closed = true
 	for f.committing {
 		f.idle.Wait()
 	}
-	end := f.end
+	failed, end := f.failed, f.end
 	f.mu.Unlock()
-	switch {
-	case errors.Is(failed, ErrClosed):
-		return ErrClosed
-	case failed != nil:
-		return errors.Join(failed, f.file.Close())
+	if failed == nil {
+		// From now on every byte counts as durable, so that damage to the last
+		// commit is not taken for a crash.
+		_, failed = f.write(nil, end)
 	}
-	// From now on every byte counts as durable, so that damage to the last
-	// commit is not taken for a crash.
-	return errors.Join(f.mark(end), f.file.Sync(), f.file.Close())
+	return errors.Join(failed, f.file.Close())
 }

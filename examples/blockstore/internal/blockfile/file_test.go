@@ -14,7 +14,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func open(t testing.TB, path string) *File {
+func openFile(t testing.TB, path string) *File {
 	t.Helper()
 	f, err := Open(path, Limits{})
 	require.NoError(t, err)
@@ -49,7 +49,7 @@ func requireCorrupt(t testing.TB, path, why string) {
 
 func TestBlocks(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "blocks")
-	f := open(t, path)
+	f := openFile(t, path)
 	_, err := f.Get(1)
 	require.ErrorIs(t, err, ErrNotFound)
 	require.NoError(t, f.Delete(1))
@@ -78,7 +78,7 @@ func TestBlocks(t *testing.T) {
 	_, err = f.Get(1)
 	require.ErrorIs(t, err, ErrClosed)
 
-	f = open(t, path)
+	f = openFile(t, path)
 	check()
 	require.Zero(t, f.Torn())
 	require.NoError(t, f.Close())
@@ -107,7 +107,7 @@ func TestLimits(t *testing.T) {
 
 func TestChangesShareACommit(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "blocks")
-	f := open(t, path)
+	f := openFile(t, path)
 	var wg sync.WaitGroup
 	const writers, each = 16, 20
 	for w := range uint64(writers) {
@@ -127,7 +127,7 @@ func TestChangesShareACommit(t *testing.T) {
 	commits := f.super.seq
 	require.NoError(t, f.Close())
 	require.Less(t, commits, uint64(writers*each))
-	f = open(t, path)
+	f = openFile(t, path)
 	defer f.Close()
 	require.Len(t, f.index, writers*each)
 }
@@ -136,7 +136,7 @@ func TestChangesShareACommit(t *testing.T) {
 // it does, everything before is there, and what follows can be written.
 func TestTornCommit(t *testing.T) {
 	dir := t.TempDir()
-	f := open(t, filepath.Join(dir, "blocks"))
+	f := openFile(t, filepath.Join(dir, "blocks"))
 	require.NoError(t, f.Put(1, []byte("one")))
 	require.NoError(t, f.Put(2, bytes.Repeat([]byte("two"), 20)))
 	start := f.end
@@ -151,7 +151,7 @@ func TestTornCommit(t *testing.T) {
 				b = append(b, bytes.Repeat([]byte{map[string]byte{"zeros": 0, "noise": 0xA5}[tail]}, rest)...)
 			}
 			path := write(t, dir, b)
-			f := open(t, path)
+			f := openFile(t, path)
 			for _, id := range []uint64{1, 2} {
 				_, err := f.Get(id)
 				require.NoError(t, err, "block %d, %s at %d", id, tail, size)
@@ -165,7 +165,7 @@ func TestTornCommit(t *testing.T) {
 			}
 			require.NoError(t, f.Put(4, []byte("four")))
 			require.NoError(t, f.Close())
-			f = open(t, path)
+			f = openFile(t, path)
 			_, err = f.Get(4)
 			require.NoError(t, err)
 			require.NoError(t, f.Close())
@@ -177,7 +177,7 @@ func TestTornCommit(t *testing.T) {
 // not, does not come back when the room in front of it is written again.
 func TestTornCommitDoesNotComeBack(t *testing.T) {
 	dir := t.TempDir()
-	f := open(t, filepath.Join(dir, "blocks"))
+	f := openFile(t, filepath.Join(dir, "blocks"))
 	require.NoError(t, f.Put(1, []byte("one")))
 	b := crashed(t, f)
 	require.NoError(t, f.Close())
@@ -186,11 +186,11 @@ func TestTornCommitDoesNotComeBack(t *testing.T) {
 	torn.add(record{kind: putRecord, id: 3, length: 5, sum: xxhash.Sum64String("three")}, []byte("three"))
 	path := write(t, dir, append(b, torn.bytes...))
 
-	f = open(t, path)
+	f = openFile(t, path)
 	require.EqualValues(t, len(torn.bytes), f.Torn())
 	require.NoError(t, f.Put(2, []byte("TWO")))
 	require.NoError(t, f.Close())
-	f = open(t, path)
+	f = openFile(t, path)
 	defer f.Close()
 	_, err := f.Get(2)
 	require.NoError(t, err)
@@ -202,7 +202,7 @@ func TestTornCommitDoesNotComeBack(t *testing.T) {
 func TestDamageIsFound(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "blocks")
-	f := open(t, path)
+	f := openFile(t, path)
 	require.NoError(t, f.Put(1, []byte("one")))
 	require.NoError(t, f.Put(2, []byte("two")))
 	require.NoError(t, f.Delete(1))
@@ -245,7 +245,7 @@ func TestDamageIsFound(t *testing.T) {
 
 func TestGetChecks(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "blocks")
-	f := open(t, path)
+	f := openFile(t, path)
 	defer f.Close()
 	require.NoError(t, f.Put(1, []byte("one")))
 	require.NoError(t, f.Put(2, []byte("two")))
@@ -318,7 +318,7 @@ func TestAgainstMap(t *testing.T) {
 // The reader of files takes anything: it gives an index whose blocks are what
 // was put, or says what is wrong.
 func FuzzRead(f *testing.F) {
-	b := open(f, filepath.Join(f.TempDir(), "seed"))
+	b := openFile(f, filepath.Join(f.TempDir(), "seed"))
 	require.NoError(f, b.Put(1, []byte("one")))
 	require.NoError(f, b.Delete(1))
 	require.NoError(f, b.Put(2, []byte("two")))

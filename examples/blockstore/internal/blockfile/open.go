@@ -3,6 +3,7 @@ package blockfile
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"sync"
@@ -16,6 +17,11 @@ func Open(path string, limits Limits) (*File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("blockfile: open: %w", err)
 	}
+	return open(path, file, limits)
+}
+
+// open is Open of a file that is locked; it closes it on failure.
+func open(path string, file disk, limits Limits) (*File, error) {
 	f := &File{path: path, limits: limits.withDefaults(), file: file}
 	f.idle = sync.NewCond(&f.mu)
 	if err := f.recover(); err != nil {
@@ -48,12 +54,7 @@ func create(path string) error {
 		return err
 	}
 	defer os.Remove(file.Name())
-	first := make([]byte, firstRecord)
-	for seq := range uint64(2) {
-		s := superblock{seq: seq, durable: firstRecord}
-		copy(first[s.offset():], s.encode())
-	}
-	_, err = file.Write(first)
+	_, err = file.Write(emptyFile())
 	if err := errors.Join(err, file.Sync(), file.Close()); err != nil {
 		return err
 	}
@@ -62,6 +63,16 @@ func create(path string) error {
 		return err
 	}
 	return syncDir(filepath.Dir(path))
+}
+
+// emptyFile is a file without records.
+func emptyFile() []byte {
+	b := make([]byte, firstRecord)
+	for seq := range uint64(2) {
+		s := superblock{seq: seq, durable: firstRecord}
+		copy(b[s.offset():], s.encode())
+	}
+	return b
 }
 
 // recover fills f from the file and cuts a torn commit off. What was read is
@@ -84,5 +95,14 @@ func (f *File) recover() error {
 	if f.torn = info.Size() - f.end; f.torn > 0 {
 		err = f.file.Truncate(f.end)
 	}
-	return errors.Join(err, f.file.Sync(), f.mark(f.end), f.file.Sync())
+	// After a sync that failed the kernel takes pages for clean that never got
+	// to the disk. To sync again would leave them there; to write them does not.
+	_, superErr := f.file.WriteAt(f.super.encode(), f.super.offset())
+	last := io.NewSectionReader(f.file, f.super.durable, f.end-f.super.durable)
+	_, lastErr := io.Copy(io.NewOffsetWriter(f.file, f.super.durable), last)
+	if err = errors.Join(err, superErr, lastErr, f.file.Sync()); err != nil {
+		return fmt.Errorf("blockfile: recover: %w", err)
+	}
+	_, err = f.write(nil, f.end)
+	return err
 }

@@ -36,14 +36,16 @@ VB_RETURN_POINTER(CALL)
 VB_RETURN_ERRNO(CALL_ERRNO)
 VB_OPTIONAL(CALL)
 
-/* dlsym alone could bind the IBVERBS_1.0 interface, whose structures differ. */
+/* dlsym would bind the IBVERBS_1.0 interface of a library that has no other,
+ * and its structures differ. musl knows no versions: it takes the newest. */
 static void *find(void *so, const char *name, const char *version)
 {
-	void *p = NULL;
 #ifdef __GLIBC__
-	p = dlvsym(so, name, version);
+	return dlvsym(so, name, version);
+#else
+	(void)version;
+	return dlsym(so, name);
 #endif
-	return p ? p : dlsym(so, name);
 }
 
 const char *vb_load(const char *soname, char *msg, size_t msg_len)

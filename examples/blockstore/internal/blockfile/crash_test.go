@@ -1,0 +1,187 @@
+package blockfile
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+var errDisk = errors.New("the disk failed")
+
+// crashDisk is a file over a cache that loses what was not synced: some pieces
+// of it, in any order. A sync that fails forgets what it had to write, as the
+// kernel does, and the cache goes on showing it.
+type crashDisk struct {
+	luck    *rand.Rand // of its own: rapid draws on one goroutine
+	cache   []byte
+	stable  []byte
+	pending []func() // each takes one piece from the cache to the disk
+
+	failWrite bool // the next one
+	failSync  int  // the next one but so many; 0: none
+}
+
+// piece is smaller than any disk's sector, so that superblocks are torn too.
+const piece = 16
+
+func (d *crashDisk) ReadAt(b []byte, off int64) (int, error) {
+	if off >= int64(len(d.cache)) {
+		return 0, io.EOF
+	}
+	n := copy(b, d.cache[off:])
+	if n < len(b) {
+		return n, io.EOF
+	}
+	return n, nil
+}
+
+func (d *crashDisk) WriteAt(b []byte, off int64) (int, error) {
+	n := len(b)
+	if d.failWrite {
+		n = d.luck.IntN(n + 1)
+	}
+	d.cache = writeAt(d.cache, b[:n], off)
+	for part := range slices.Chunk(slices.Clone(b[:n]), piece) {
+		at := off
+		d.pending = append(d.pending, func() { d.stable = writeAt(d.stable, part, at) })
+		off += int64(len(part))
+	}
+	if d.failWrite {
+		d.failWrite = false
+		return n, errDisk
+	}
+	return n, nil
+}
+
+func writeAt(file, b []byte, off int64) []byte {
+	if end := int(off) + len(b); end > len(file) {
+		file = append(file, make([]byte, end-len(file))...)
+	}
+	copy(file[off:], b)
+	return file
+}
+
+func (d *crashDisk) Truncate(size int64) error {
+	d.cache = d.cache[:size]
+	d.pending = append(d.pending, func() { d.stable = d.stable[:min(len(d.stable), int(size))] })
+	return nil
+}
+
+func (d *crashDisk) Sync() error {
+	if d.failSync > 0 {
+		if d.failSync--; d.failSync == 0 {
+			d.lose()
+			return errDisk
+		}
+	}
+	for _, write := range d.pending {
+		write()
+	}
+	d.pending = nil
+	return nil
+}
+
+// lose takes some of what is pending to the disk, and forgets the rest.
+func (d *crashDisk) lose() {
+	for _, write := range d.pending {
+		if d.luck.IntN(2) == 0 {
+			write()
+		}
+	}
+	d.pending = nil
+}
+
+func (d *crashDisk) crash() {
+	d.lose()
+	d.cache = slices.Clone(d.stable)
+}
+
+func (d *crashDisk) Close() error { return nil }
+
+func (d *crashDisk) Stat() (os.FileInfo, error) { return sizeOf{size: int64(len(d.cache))}, nil }
+
+type sizeOf struct {
+	os.FileInfo
+	size int64
+}
+
+func (s sizeOf) Size() int64 { return s.size }
+
+// Whatever writes and syncs fail, and wherever the machine or the process
+// stops, a block is in the version that was acknowledged or read last, or in
+// one that was tried after it.
+func TestAcknowledgedSurvives(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		d := &crashDisk{luck: rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "luck"), 0))}
+		_, err := d.WriteAt(emptyFile(), 0)
+		require.NoError(t, err)
+		require.NoError(t, d.Sync())
+		const none = "none"
+		may := map[uint64][]string{} // what a block may be, acknowledged first
+		for id := range uint64(3) {
+			may[id] = []string{none}
+		}
+		f, err := open("disk", d, Limits{})
+		require.NoError(t, err)
+		try := func(id uint64, version string, err error) {
+			if err == nil {
+				may[id] = nil
+			}
+			may[id] = append(may[id], version)
+		}
+		reopen := func() {
+			_ = f.Close()
+			d.failWrite, d.failSync = false, rapid.IntRange(0, 2).Draw(t, "sync of open that fails")
+			if d.failSync > 0 {
+				_, err = open("disk", d, Limits{})
+				require.ErrorIs(t, err, errDisk)
+				if rapid.Bool().Draw(t, "crash in open") {
+					d.crash()
+				}
+			}
+			f, err = open("disk", d, Limits{})
+			require.NoError(t, err)
+		}
+		id, n := rapid.Uint64Range(0, 2), 0
+		t.Repeat(map[string]func(*rapid.T){
+			"put": func(t *rapid.T) {
+				n++
+				k, v := id.Draw(t, "id"), fmt.Sprintf("%d%*s", n, rapid.IntRange(1, 60).Draw(t, "length"), ".")
+				try(k, v, f.Put(k, []byte(v)))
+			},
+			"delete": func(t *rapid.T) {
+				k := id.Draw(t, "id")
+				try(k, none, f.Delete(k))
+			},
+			"fail a write": func(*rapid.T) { d.failWrite = true },
+			"fail a sync":  func(*rapid.T) { d.failSync = 1 },
+			"restart":      func(*rapid.T) { reopen() },
+			"crash": func(*rapid.T) {
+				d.crash()
+				f.failed = errDisk // this process is no more
+				reopen()
+			},
+			"": func(t *rapid.T) {
+				for k, versions := range may {
+					got, err := f.Get(k)
+					is := string(got)
+					if errors.Is(err, ErrNotFound) {
+						is, err = none, nil
+					}
+					require.NoError(t, err)
+					require.Contains(t, versions, is, "block %d", k)
+					if f.failed == nil {
+						may[k] = []string{is} // seen, so it has to stay
+					}
+				}
+			},
+		})
+	})
+}

@@ -1,0 +1,195 @@
+package rdma
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rpc/verbena/transport"
+	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
+	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs/simverbs"
+	"github.com/verbena-rpc/verbena/transport/wire"
+)
+
+// Case 33: a completion enters between the poll that found nothing and the
+// arming, and so without an event. It costs nothing: the poller looks again.
+func TestCompletionBeforeArming(t *testing.T) {
+	checkLeaks(t)
+	synctest.Test(t, func(t *testing.T) {
+		var hold atomic.Bool
+		_, ends := simEnds(t, simverbs.Config{Faults: simverbs.Faults{
+			OnCompletion: func(simverbs.Completion, *rand.Rand) simverbs.Fate { return simverbs.Fate{HoldToArm: hold.Load()} },
+		}})
+		cfg := small
+		cfg.Poll = EventsOnly
+		_, links := pair(t, ends, cfg)
+		s := newSink()
+		s.onFrame = func(h *wire.Header, _ []byte) error {
+			if h.Call > 0 {
+				return nil
+			}
+			hold.Store(true) // the poller is awake, and its CQ not armed
+			return send(links[0], 1, 8)
+		}
+		links[0].Start(newSink())
+		links[1].Start(s)
+		synctest.Wait()
+		start := time.Now()
+		require.NoError(t, send(links[0], 0, 8))
+		s.await(t, 2)
+		require.Less(t, time.Since(start), safetyTick)
+	})
+}
+
+// Case 35: no event ever comes. Nothing waits longer than the safety tick.
+func TestLostEvents(t *testing.T) {
+	checkLeaks(t)
+	synctest.Test(t, func(t *testing.T) {
+		_, ends := simEnds(t, simverbs.Config{Faults: simverbs.Faults{LoseEvent: 1}})
+		cfg := small
+		cfg.Poll = EventsOnly
+		fabrics, links := pair(t, ends, cfg)
+		sinks := [2]*sink{newSink(), newSink()}
+		for i, l := range links {
+			l.Start(sinks[i])
+		}
+		synctest.Wait()
+		for i := range 10 {
+			start := time.Now()
+			require.NoError(t, send(links[i%2], i, 8))
+			sinks[1-i%2].await(t, i/2+1)
+			require.LessOrEqual(t, time.Since(start), safetyTick+time.Millisecond) // await looks each 0.2 ms
+		}
+		require.NotZero(t, fabrics[0].Stats().Ticks)
+	})
+}
+
+// The same after a long pause, in which pollers have come to sleep for long: who
+// sends is woken, and notices completions and answers as above. The peer, which
+// nothing wakes, takes a second at most, and frames that wait for credit keep
+// it from sleeping that long.
+func TestLostEventsAfterPause(t *testing.T) {
+	checkLeaks(t)
+	synctest.Test(t, func(t *testing.T) {
+		_, ends := simEnds(t, simverbs.Config{Faults: simverbs.Faults{LoseEvent: 1}})
+		cfg := small
+		cfg.Poll = EventsOnly
+		fabrics, links := pair(t, ends, cfg)
+		sinks := [2]*sink{newSink(), newSink()}
+		links[0].Start(sinks[0])
+		r := links[0].send
+		time.Sleep(time.Minute)
+		for i := range 4 {
+			start := time.Now()
+			require.NoError(t, send(links[0], i, 8))
+			for r.posted.Load() != r.completed.Load() {
+				time.Sleep(time.Millisecond)
+			}
+			require.LessOrEqual(t, time.Since(start), safetyTick+time.Millisecond)
+			time.Sleep(time.Minute)
+		}
+		require.NoError(t, send(links[0], 4, 8)) // waits for credit
+		time.Sleep(time.Minute)
+		ticks := fabrics[0].Stats().Ticks
+		time.Sleep(time.Minute)
+		require.InDelta(t, time.Minute/safetyTick, fabrics[0].Stats().Ticks-ticks, 10)
+
+		links[1].Start(sinks[1])
+		sinks[1].await(t, 5)
+		time.Sleep(time.Minute)
+		start := time.Now()
+		require.NoError(t, send(links[0], 5, 8))
+		sinks[1].await(t, 6)
+		require.LessOrEqual(t, time.Since(start), idleTick+time.Millisecond)
+		for _, f := range fabrics {
+			require.NoError(t, f.Close())
+		}
+	})
+}
+
+// A channel that cannot be waited on does not make its poller spin.
+func TestWaitFails(t *testing.T) {
+	checkLeaks(t)
+	synctest.Test(t, func(t *testing.T) {
+		_, ends := simEnds(t, simverbs.Config{})
+		cfg := small
+		cfg.Poll = EventsOnly
+		ends[0].provider = brokenChannels{ends[0].provider}
+		f := ends[0].fabric(t, cfg)
+		require.NoError(t, f.Usable(ends[0].addr))
+		time.Sleep(time.Minute)
+		require.LessOrEqual(t, f.Stats().Naps, uint64(time.Minute/safetyTick)+10)
+		require.NoError(t, f.Close())
+	})
+}
+
+// brokenChannels is a provider with completion channels that cannot be waited on.
+type brokenChannels struct{ verbs.Provider }
+
+func (p brokenChannels) Open(name string) (verbs.Device, error) {
+	d, err := p.Provider.Open(name)
+	return brokenDevice{d}, err
+}
+
+type brokenDevice struct{ verbs.Device }
+
+func (d brokenDevice) CreateCompChannel() (verbs.CompChannel, error) {
+	ch, err := d.Device.CreateCompChannel()
+	return brokenChannel{ch}, err
+}
+
+func (d brokenDevice) CreateCQ(depth int, ch verbs.CompChannel) (verbs.CQ, error) {
+	return d.Device.CreateCQ(depth, ch.(brokenChannel).CompChannel)
+}
+
+type brokenChannel struct{ verbs.CompChannel }
+
+func (brokenChannel) Wait(time.Duration) (verbs.WakeReason, error) {
+	return verbs.WakeTimeout, &verbs.Error{Op: "ibv_get_cq_event", Object: "channel", Errno: syscall.EIO}
+}
+
+// The way between two QPs is cut while one of them is out of credit and has
+// nothing outstanding. It sees nothing of it, for ever; the other fails with the
+// CREDIT it owes, and would end the session; and a PING still leaves, and fails.
+func TestOutOfCreditAndCutOff(t *testing.T) {
+	checkLeaks(t)
+	synctest.Test(t, func(t *testing.T) {
+		sim, ends := simEnds(t, simverbs.Config{})
+		cfg := small
+		cfg.Poll = EventsOnly
+		fabrics, links := pair(t, ends, cfg)
+		sinks := [2]*sink{newSink(), newSink()}
+		links[0].Start(sinks[0])
+		for i := range 10 {
+			require.NoError(t, send(links[0], i, 8))
+		}
+		synctest.Wait()
+		r := links[0].send
+		require.Equal(t, r.posted.Load(), r.completed.Load())
+		require.NotZero(t, r.stuck.Load())
+		sim.Partition("a", "b")
+		sim.Partition("b", "a")
+
+		links[1].Start(sinks[1])
+		var failed *CompletionError
+		require.ErrorAs(t, ended(t, links[1], sinks[1]), &failed)
+		require.Equal(t, verbs.WCRetryExcErr, failed.Status)
+		time.Sleep(time.Minute)
+		require.NoError(t, links[0].dead())
+
+		slot, err := links[0].Reserve(context.Background(), transport.Control, 0)
+		require.NoError(t, err)
+		require.NoError(t, links[0].Commit(slot, &wire.Header{Kind: wire.Ping}))
+		require.ErrorAs(t, ended(t, links[0], sinks[0]), &failed)
+		require.Equal(t, verbs.WCRetryExcErr, failed.Status)
+		for _, f := range fabrics {
+			require.NoError(t, f.Close())
+		}
+	})
+}
