@@ -52,6 +52,9 @@ var roles = map[string]func(args []string) error{
 var (
 	echoMethod = &rpc.Method{Name: "/e2e.Test/Echo", Codec: codec.Raw}
 	hangMethod = &rpc.Method{Name: "/e2e.Test/Hang", Codec: codec.Raw}
+
+	// count is echo, and counts how often each call ran; see executions.
+	countMethod = &rpc.Method{Name: "/e2e.Test/Count", Codec: codec.Raw}
 )
 
 type handlers struct{}
@@ -68,6 +71,7 @@ func newServer(network *transport.Network) (*rpc.Server, error) {
 	return s, s.Register(&rpc.ServiceDesc{Name: "e2e.Test", Methods: []rpc.MethodDesc{
 		{Method: echoMethod, Handler: rpc.Unary(handlers.echo)},
 		{Method: hangMethod, Handler: rpc.Unary(handlers.hang)},
+		{Method: countMethod, Handler: rpc.Unary(handlers.count)},
 	}}, handlers{})
 }
 

@@ -56,6 +56,8 @@ func Run(t *testing.T, pair Pair) {
 		{"CloseWhileBlocked", testCloseWhileBlocked, false},
 		{"CloseUnderLoad", testCloseUnderLoad, false},
 		{"CloseUnstarted", testCloseUnstarted, true},
+		{"Unsent", testUnsent, false},
+		{"Dropped", testDropped, true},
 		{"ReceiverError", testReceiverError, true},
 	} {
 		before := usage()
@@ -104,6 +106,8 @@ type side struct {
 
 	onFrame func(*wire.Header) error // set before start; nil: none
 	onLand  func(*wire.Header) error
+
+	onClosed func()
 
 	mu      sync.Mutex
 	arrived []arrival
@@ -162,6 +166,9 @@ func (s *side) Frame(h *wire.Header) error {
 
 func (s *side) Closed(err error) {
 	defer s.enter("Closed")()
+	if s.onClosed != nil {
+		s.onClosed()
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = append(s.closed, err)

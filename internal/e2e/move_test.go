@@ -1,0 +1,135 @@
+//go:build linux
+
+package e2e
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"os/exec"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rpc/verbena/rpc"
+	"github.com/verbena-rpc/verbena/transport"
+	"github.com/verbena-rpc/verbena/transport/rdma"
+)
+
+// Calls outlive their QP: while RoCE packets are dropped and TCP lives, they
+// go on over TCP, none fails, each runs once, and they come back to RDMA.
+func TestCallsOutliveQP(t *testing.T) {
+	host, local, err := rdmaPorts()
+	if err != nil || os.Getuid() != 0 {
+		t.Skip("skipped: two RDMA ports and root are needed: ", err)
+	}
+	if os.Getenv("VERBENA_VM") == "" {
+		t.Skip("skipped: it drops packets, and so runs in the test VM alone")
+	}
+	serverNetwork := newNetwork("", rdma.Config{})
+	server := serve(t, serverNetwork, host.String())
+	network := newNetwork(local.String(), rdma.Config{})
+	network.Config.ReturnAfter, network.Config.RetryAfter = time.Second, time.Second
+	defer network.Fabric.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	conn, err := rpc.Dial(ctx, network, server.Addr().String())
+	require.NoError(t, err)
+	defer conn.Close()
+	require.Equal(t, transport.RDMA, conn.Transport().Kind, conn.Transport().Reason)
+
+	executions.Clear()
+	var calls, slowest atomic.Int64
+	stop := make(chan struct{})
+	var callers sync.WaitGroup
+	for i := range uint64(32) {
+		callers.Go(func() {
+			for n := uint64(0); ; n++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				msg := pattern(int(i+n), 8+int(n*331%20000))
+				binary.LittleEndian.PutUint64(msg, i<<32|n)
+				began := time.Now()
+				if err := countOnce(ctx, conn, msg); err != nil {
+					t.Errorf("caller %d, call %d: %v", i, n, err)
+					return
+				}
+				slowest.Store(max(slowest.Load(), int64(time.Since(began))))
+				calls.Add(1)
+			}
+		})
+	}
+	const rounds = 3
+	for round := range rounds {
+		time.Sleep(time.Second)
+		moves := conn.Transport().Moves
+		dropRoCE(t, func() {
+			await(t, ctx, "the lane leaves the dead QP", func() bool { return conn.Transport().Moves > moves })
+			require.Equal(t, transport.TCP, conn.Transport().Kind)
+			before := calls.Load()
+			time.Sleep(2 * time.Second)
+			require.Greater(t, calls.Load(), before+32, "calls stand still on TCP")
+		})
+		await(t, ctx, "the lane comes back", func() bool { return conn.Transport().Kind == transport.RDMA })
+		info := conn.Transport()
+		t.Logf("round %d: %d calls so far, %d moves, %d frames sent again, slowest call %v",
+			round, calls.Load(), info.Moves, info.Retention.Resent, time.Duration(slowest.Swap(0)))
+	}
+	close(stop)
+	callers.Wait()
+	require.GreaterOrEqual(t, conn.Transport().Moves, 2*rounds)
+	ran := int64(0)
+	executions.Range(func(id, n any) bool {
+		ran++
+		require.EqualValues(t, 1, n.(*atomic.Int64).Load(), "call %#x ran more than once", id)
+		return true
+	})
+	require.Equal(t, calls.Load(), ran)
+}
+
+// executions count how often each call of countMethod ran.
+var executions sync.Map // of uint64 to *atomic.Int64
+
+func (handlers) count(_ context.Context, in *[]byte) (*[]byte, error) {
+	n, _ := executions.LoadOrStore(binary.LittleEndian.Uint64(*in), new(atomic.Int64))
+	n.(*atomic.Int64).Add(1)
+	return in, nil
+}
+
+func countOnce(ctx context.Context, conn *rpc.Conn, msg []byte) error {
+	var reply []byte
+	if err := rpc.Call(ctx, conn, countMethod, &msg, &reply); err != nil {
+		return err
+	}
+	if string(reply) != string(msg) {
+		return fmt.Errorf("sent %d bytes, other %d came back", len(msg), len(reply))
+	}
+	return nil
+}
+
+// dropRoCE drops the packets of all QPs while during runs.
+func dropRoCE(t *testing.T, during func()) {
+	t.Helper()
+	nft := func(rules string) {
+		out, err := exec.Command("nft", rules).CombinedOutput()
+		require.NoError(t, err, "nft %s: %s", rules, out)
+	}
+	nft("add table inet verbena; add chain inet verbena in { type filter hook input priority 0; }; add rule inet verbena in udp dport 4791 drop")
+	defer nft("delete table inet verbena")
+	during()
+}
+
+func await(t *testing.T, ctx context.Context, what string, is func() bool) {
+	t.Helper()
+	for !is() {
+		require.NoError(t, ctx.Err(), what)
+		time.Sleep(5 * time.Millisecond)
+	}
+}
