@@ -25,7 +25,8 @@ const (
 )
 
 // assembler puts messages together. It is a pure core: land and frame are
-// called in turn for each frame of a lane, forget between any two calls.
+// called in turn for each frame of a lane, forget between any two calls, and
+// interrupt instead of frame.
 type assembler struct {
 	maxMessage int // bytes
 	maxParts   int // messages in parts at once
@@ -221,6 +222,28 @@ func (a *assembler) arrive(p *part, n int) {
 	case p.buf != nil:
 		p.buf.Release()
 		p.buf = nil
+	}
+}
+
+// interrupt ends a frame that has landed and will not be taken in, because its
+// link died: it comes again on another.
+func (a *assembler) interrupt() {
+	if a.whole != nil {
+		a.whole.Release()
+		a.whole = nil
+	}
+	for key, p := range a.parts {
+		if !p.landing {
+			continue
+		}
+		p.landing = false
+		if p.forgotten && p.buf != nil {
+			p.buf.Release()
+			p.buf = nil
+		}
+		if p.arrived == 0 {
+			a.drop(key) // its first frame, as any that opens a message
+		}
 	}
 }
 

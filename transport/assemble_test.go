@@ -308,3 +308,43 @@ func FuzzAssembler(f *testing.F) {
 		}
 	})
 }
+
+// TestAssemblerInterrupted: a frame whose link dies between land and frame comes
+// again, and is as if it had come once: the first, one in the middle, the last,
+// one that is the whole message, and one that was forgotten meanwhile.
+func TestAssemblerInterrupted(t *testing.T) {
+	pooltest.Check(t)
+	msg := bytes.Repeat([]byte("frame"), 100)
+	for _, size := range []int{len(msg), 100} {
+		hs, payloads := chunks(wire.Header{Kind: wire.Call, Call: 1}, msg, size)
+		for cut := range hs {
+			for _, forgets := range []bool{false, true} {
+				a := newAssembler()
+				for i, h := range hs {
+					h.Length = uint32(len(payloads[i]))
+					if i == cut {
+						_, err := a.land(&h)
+						require.NoError(t, err)
+						if forgets {
+							a.forget(1)
+						}
+						a.interrupt()
+					}
+					m, whole, err := put(a, h, payloads[i])
+					require.NoError(t, err)
+					// A message that is forgotten before any of it is there comes.
+					wanted := !forgets || cut == 0
+					require.Equal(t, wanted && i == len(hs)-1, whole)
+					if whole {
+						require.Equal(t, msg, m.Payload.Bytes())
+						m.Payload.Release()
+					}
+				}
+				require.Zero(t, a.open)
+				require.Zero(t, a.slack)
+				require.Empty(t, a.parts)
+				a.reset()
+			}
+		}
+	}
+}

@@ -129,7 +129,10 @@ func (s *Session) oweAck() {
 
 // move sends MOVE. Callers hold mu.
 func (s *Session) move(up bool) {
-	m := wire.MoveMsg{Epoch: s.attempt.epoch, Next: s.lane.numbers.expected.Load(), Up: up}
+	m := wire.MoveMsg{Epoch: s.attempt.epoch, Up: up}
+	if !up {
+		m.Next = s.lane.numbers.expected.Load() // for good: the link is dead
+	}
 	s.post(s.control, wire.Move, m.Append(nil))
 }
 
@@ -146,6 +149,7 @@ func (s *Session) fall(why error) {
 		return
 	}
 	s.lane.pause(s.control, s.fast)
+	s.lane.interrupt()
 	s.fast = nil
 	s.move(false)
 }

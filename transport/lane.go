@@ -240,6 +240,12 @@ func (l *Lane) Forget(call uint64) {
 	l.parts.forget(call)
 }
 
+func (l *Lane) interrupt() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.parts.interrupt()
+}
+
 func (l *Lane) reset() {
 	l.numbers.reset()
 	l.mu.Lock()

@@ -245,7 +245,7 @@ func (s *Session) takeMove(payload []byte) error {
 	if err := m.Parse(payload); err != nil {
 		return err
 	}
-	if !s.lane.numbers.mayAck(m.Next) {
+	if !m.Up && !s.lane.numbers.mayAck(m.Next) {
 		return &wire.ParseError{Field: "MOVE next", Got: uint64(m.Next), Want: "the number of a frame that was not acknowledged, or of the next"}
 	}
 	ev := attemptEvent{is: evDown, epoch: m.Epoch, next: m.Next, text: "the peer has left the link"}

@@ -8,7 +8,7 @@ const MoveSize = 16
 // MoveMsg is what one side tells the other about a move of a lane.
 type MoveMsg struct {
 	Epoch uint64 // of the fast link that the lane leaves, or goes to
-	Next  uint32 // number of the next frame expected from the peer
+	Next  uint32 // from the fast link: number of the next frame expected from the peer
 	Up    bool   // to the fast link; else from it to the control link
 }
 
@@ -36,6 +36,8 @@ func (m *MoveMsg) Parse(b []byte) error {
 		return &ParseError{Field: "MOVE way", Got: uint64(way), Want: "0, from the fast link, or 1, to it"}
 	case m.Epoch == 0:
 		return &ParseError{Field: "MOVE epoch", Got: 0, Want: "that of a fast link"}
+	case m.Up && m.Next != 0:
+		return &ParseError{Field: "MOVE next", Got: uint64(m.Next), Want: "0 on the way to a fast link"}
 	}
 	return nil
 }

@@ -9,12 +9,12 @@ import (
 )
 
 func TestMoveGolden(t *testing.T) {
-	want, m := golden(t, "MOVE"), wire.MoveMsg{Epoch: epoch, Next: 0xfffffffe, Up: true}
+	want, m := golden(t, "MOVE"), wire.MoveMsg{Epoch: epoch, Next: 0xfffffffe}
 	require.Equal(t, want, m.Append(nil))
 	var got wire.MoveMsg
 	require.NoError(t, got.Parse(want))
 	require.Equal(t, m, got)
-	m.Up = false
+	m.Up, m.Next = true, 0
 	require.NoError(t, got.Parse(m.Append(nil)))
 	require.Equal(t, m, got)
 }
@@ -30,5 +30,8 @@ func TestMoveRefuses(t *testing.T) {
 		bad[i] |= 2
 		refused(t, new(wire.MoveMsg).Parse(bad), "MOVE way")
 	}
+	up := golden(t, "MOVE")
+	up[12] = 1
+	refused(t, new(wire.MoveMsg).Parse(up), "MOVE next")
 	refused(t, new(wire.MoveMsg).Parse(append(make([]byte, 8), good[8:]...)), "MOVE epoch")
 }
