@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"io"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -52,6 +54,20 @@ func TestRunMeasuresEveryCell(t *testing.T) {
 			require.LessOrEqual(t, c.P99, c.P999)
 		}
 	}
+}
+
+// A caller that fails ends the measurement, however long it was to take.
+func TestHammerEndsWithTheFirstError(t *testing.T) {
+	lost := errors.New("lost")
+	failing := func() echoFunc { return func(context.Context) error { return lost } }
+	_, err := hammer(t.Context(), failing, 2, time.Hour, time.Hour)
+	require.ErrorIs(t, err, lost)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	waiting := func() echoFunc { return func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() } }
+	_, err = hammer(ctx, waiting, 2, time.Hour, time.Hour)
+	require.ErrorIs(t, err, context.Canceled)
 }
 
 func TestBadFlags(t *testing.T) {

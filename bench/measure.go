@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"runtime/metrics"
@@ -41,29 +42,29 @@ type caller struct {
 
 // hammer runs callers goroutines, each with its own call, for warmup and then
 // for the measured duration. Where calls are slow it goes on until there is one
-// for each caller, or ten times as long.
+// for each caller, or ten times as long. It ends early with the first error.
 func hammer(ctx context.Context, newCall func() echoFunc, callers int, warmup, duration time.Duration) (measurement, error) {
 	var (
 		phase atomic.Int32 // 0 warm up, 1 measure, 2 stop
-		group errgroup.Group
 		all   = make([]caller, callers)
 	)
+	group, running := errgroup.WithContext(ctx)
 	for i := range all {
 		group.Go(func() error {
 			all[i].latency = hdrhistogram.New(lowestNs, highestNs, digits)
-			return all[i].callUntil(ctx, newCall(), &phase)
+			return all[i].callUntil(running, newCall(), &phase)
 		})
 	}
-	time.Sleep(warmup)
+	sleep(running, warmup)
 	phase.Store(1)
 	start := time.Now()
-	time.Sleep(duration)
-	for measured(all) < int64(callers) && time.Since(start) < 10*duration {
-		time.Sleep(duration / 10)
+	sleep(running, duration)
+	for measured(all) < int64(callers) && time.Since(start) < 10*duration && running.Err() == nil {
+		sleep(running, duration/10)
 	}
 	phase.Store(2)
 	m := measurement{Seconds: time.Since(start).Seconds(), Latency: hdrhistogram.New(lowestNs, highestNs, digits)}
-	if err := group.Wait(); err != nil {
+	if err := cmp.Or(group.Wait(), ctx.Err()); err != nil {
 		return measurement{}, err
 	}
 	for i := range all {
@@ -72,6 +73,13 @@ func hammer(ctx context.Context, newCall func() echoFunc, callers int, warmup, d
 		m.Latency.Merge(all[i].latency)
 	}
 	return m, nil
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
 }
 
 func measured(all []caller) (calls int64) {

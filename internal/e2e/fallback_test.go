@@ -41,6 +41,9 @@ func TestFallbackSaysWhy(t *testing.T) {
 			defer cancel()
 			conn, err := rpc.Dial(ctx, test.client, server.Addr().String())
 			require.NoError(t, err)
+			if test.client.Fabric != nil {
+				defer test.client.Fabric.Close()
+			}
 			defer conn.Close()
 			require.NoError(t, echo(ctx, conn, pattern(1, 100_000)))
 			info := conn.Transport()

@@ -56,7 +56,8 @@ type Config struct {
 	CPUs int
 	// MemoryMiB of the guest, 256 or more. Default 4096.
 	MemoryMiB int
-	// Timeout bounds boot and run together. Default 10 min.
+	// Timeout bounds run and boot together, boots that are tried again included.
+	// Default 10 min.
 	Timeout time.Duration
 
 	// Init is the path of a static verbena-vm, PID 1 of the guest.

@@ -44,9 +44,10 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
+	end := time.Now().Add(cfg.Timeout)
 	var res Result
 	for _, timeout := range bootTimeouts {
-		res, err = runGuest(ctx, cfg, qemu, m, timeout)
+		res, err = runGuest(ctx, cfg, qemu, m, timeout, end)
 		if !errors.Is(err, errHung) {
 			break
 		}
@@ -55,13 +56,13 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 }
 
 // runGuest is one attempt of Run.
-func runGuest(ctx context.Context, cfg Config, qemu string, m machine, bootTimeout time.Duration) (Result, error) {
+func runGuest(ctx context.Context, cfg Config, qemu string, m machine, bootTimeout time.Duration, end time.Time) (Result, error) {
 	g, err := startGuest(qemu, m.args(), cfg.KernelLog)
 	if err != nil {
 		return Result{}, err
 	}
 	s := newSession(g.control, cfg)
-	res, err := g.run(ctx, cfg, s, bootTimeout)
+	res, err := g.run(ctx, cfg, s, bootTimeout, end)
 	g.kill() // its disk is memory, and what counts has arrived
 	res.KernelLog = g.close(s)
 	return res, g.explain(res, err)
@@ -181,9 +182,9 @@ func socketPair() (host, guest *os.File, err error) {
 	return os.NewFile(uintptr(fds[0]), "host"), os.NewFile(uintptr(fds[1]), "guest"), nil
 }
 
-// run drives the control port until the result, the deadline or ctx.
-func (g *guest) run(ctx context.Context, cfg Config, s *session, bootTimeout time.Duration) (res Result, err error) {
-	boot, deadline := time.NewTimer(bootTimeout), time.NewTimer(cfg.Timeout)
+// run drives the control port until the result, the deadline at end, or ctx.
+func (g *guest) run(ctx context.Context, cfg Config, s *session, bootTimeout time.Duration, end time.Time) (res Result, err error) {
+	boot, deadline := time.NewTimer(bootTimeout), time.NewTimer(time.Until(end))
 	defer boot.Stop()
 	defer deadline.Stop()
 	var grace <-chan time.Time // runs once the deadline has passed

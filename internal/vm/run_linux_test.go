@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -86,6 +87,13 @@ func TestRunEndsAtTheDeadline(t *testing.T) {
 	cfg := fakeQEMU(t, "exec sleep 1000")
 	cfg.Timeout = 100 * time.Millisecond
 	_, err := Run(context.Background(), cfg)
+	require.ErrorIs(t, err, ErrDeadline)
+
+	// Boots that hang do not begin the time anew.
+	defer func(d []time.Duration) { bootTimeouts = d }(bootTimeouts)
+	bootTimeouts = slices.Repeat([]time.Duration{100 * time.Millisecond}, 10)
+	cfg.Timeout = 250 * time.Millisecond
+	_, err = Run(context.Background(), cfg)
 	require.ErrorIs(t, err, ErrDeadline)
 }
 

@@ -169,7 +169,7 @@ func TestNoPostAfterError(t *testing.T) {
 	require.Zero(t, posts.Load())
 }
 
-// Completions that come twice are counted once (VERBS-FACTS: rxe completes a
+// Completions that come twice are counted once (docs/rxe.md: rxe completes a
 // failed work request with its error and then flushed).
 func TestDuplicateCompletions(t *testing.T) {
 	checkLeaks(t)
