@@ -49,8 +49,9 @@ type Config struct {
 	// Retain is how many bytes of what was sent a session keeps until the
 	// peer has said that it took it in, so that calls outlive a fast link that
 	// dies. Senders wait where it is used up. Default 4 MiB, range 1 MiB to
-	// 1 GiB; less is used unless acknowledgements are slow. Where one of the
-	// sides cannot have fast links nothing is kept.
+	// 1 GiB; less is used unless acknowledgements are slow. An idle session
+	// keeps what was sent last, up to 256 KiB. Where one of the sides cannot
+	// have fast links nothing is kept.
 	Retain int
 
 	// ReturnAfter is how long a client waits before it tries to come back to
