@@ -387,6 +387,8 @@ func (a *attempt) laneFrame(ev attemptEvent) ([]attemptAct, error) {
 	switch {
 	case onFast && a.state == rising && !a.client:
 		return a.arrive(), nil // it overtook READY
+	case onFast && a.state == leaving:
+		return nil, nil // it was delivered while the link is being closed, and counts
 	case onFast && a.state != fast, !onFast && !a.onControl():
 		return nil, a.unexpected(ev)
 	case a.client && !a.settled:
