@@ -117,6 +117,8 @@ type attemptAct struct {
 	qp    wire.QP
 	text  string
 	next  uint32
+
+	onFast bool // opFall: the dead link delivered the lane, and the control link did not
 }
 
 // on takes in an event and returns what to do, in order. An error is a fault
@@ -343,7 +345,7 @@ func (a *attempt) down(ev attemptEvent) ([]attemptAct, error) {
 // fall says that the lane leaves the dead fast link.
 func (a *attempt) fall(reason string) []attemptAct {
 	a.state, a.fell, a.reason = falling, a.epoch, reason
-	return acts(opFall)
+	return []attemptAct{{op: opFall, onFast: a.onFast}}
 }
 
 // land lets the control link carry the lane, now that both sides have said what
@@ -385,6 +387,8 @@ func (a *attempt) laneFrame(ev attemptEvent) ([]attemptAct, error) {
 	switch {
 	case onFast && a.state == rising && !a.client:
 		return a.arrive(), nil // it overtook READY
+	case onFast && a.state == leaving:
+		return nil, nil // it was delivered while the link is being closed, and counts
 	case onFast && a.state != fast, !onFast && !a.onControl():
 		return nil, a.unexpected(ev)
 	case a.client && !a.settled:

@@ -102,6 +102,7 @@ func TestAttemptRows(t *testing.T) {
 		{"MOVE up too late", true, again(falling), attemptEvent{is: evUp, epoch: e}, falling, nil, false},
 		{"peer leaves", true, again(fast), attemptEvent{is: evDown, epoch: e}, leaving, []attemptOp{opLeave}, false},
 		{"peer leaves while the client rises", true, again(rising), attemptEvent{is: evDown, epoch: e}, leaving, []attemptOp{opLeave}, false},
+		{"frame while the link is closed", true, onFast(again(leaving)), attemptEvent{is: evLaneFast}, leaving, nil, false},
 		{"left", true, onFast(again(leaving)), attemptEvent{is: evLinkDown}, idle, []attemptOp{opFall, opResend}, false},
 		{"left before anything was sent", true, again(leaving), attemptEvent{is: evLinkDown}, idle, []attemptOp{opFall, opResume}, false},
 		{"peer has left too", true, onFast(again(falling)), attemptEvent{is: evDown, epoch: e}, idle, []attemptOp{opResend}, false},

@@ -142,14 +142,17 @@ func (s *Session) rise() {
 	s.move(true)
 }
 
-// fall takes the lane from the dead fast link.
-func (s *Session) fall(why error) {
+// fall takes the lane from the dead fast link. Where that was on its way to the
+// link, the control link may be delivering a frame of it.
+func (s *Session) fall(why error, onFast bool) {
 	if s.cfg.FastLink == RequireFastLink {
 		s.endLocked("fast link", why, true)
 		return
 	}
 	s.lane.pause(s.control, s.fast)
-	s.lane.interrupt()
+	if onFast {
+		s.lane.interrupt()
+	}
 	s.fast = nil
 	s.move(false)
 }

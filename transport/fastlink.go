@@ -91,7 +91,7 @@ func (s *Session) do(act attemptAct, ev attemptEvent) {
 	case opLeave:
 		s.fast.Close(errPeerLeft)
 	case opFall:
-		s.fall(ev.err)
+		s.fall(ev.err, act.onFast)
 	case opResume, opResend:
 		s.land(act.op == opResend, act.next)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -104,6 +105,7 @@ func TestCallsOutliveQPs(t *testing.T) {
 	require.NoError(t, err)
 
 	stop := make(chan struct{})
+	var made atomic.Int64
 	var callers sync.WaitGroup
 	for i := range uint64(16) {
 		callers.Go(func() {
@@ -124,6 +126,7 @@ func TestCallsOutliveQPs(t *testing.T) {
 					t.Errorf("caller %d, call %d: another reply", i, n)
 					return
 				}
+				made.Add(1)
 			}
 		})
 	}
@@ -141,7 +144,8 @@ func TestCallsOutliveQPs(t *testing.T) {
 	server.Close()
 	require.ErrorIs(t, <-served, rpc.ErrServerClosed)
 
-	require.Greater(t, info.Moves, 12)
+	require.Greater(t, info.Moves, 8, "the lane has hardly moved: this proved nothing")
+	require.EqualValues(t, made.Load(), len(service.ran))
 	for id, n := range service.ran {
 		require.Equal(t, 1, n, "call %#x", id)
 	}
