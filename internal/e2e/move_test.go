@@ -124,7 +124,7 @@ func countOnce(ctx context.Context, conn *rpc.Conn, msg []byte) error {
 func dropRoCE(t *testing.T, during func()) {
 	t.Helper()
 	rule := func(do string) {
-		out, err := exec.Command("ip", "rule", do, "pref", "1", "ipproto", "udp", "dport", "4791", "blackhole").CombinedOutput()
+		out, err := exec.Command("ip", "rule", do, "pref", "1", "ipproto", "17", "dport", "4791", "blackhole").CombinedOutput()
 		require.NoError(t, err, "ip rule %s: %s", do, out)
 	}
 	rule("add")
