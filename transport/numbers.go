@@ -179,11 +179,14 @@ func (n *numbers) info() Retention {
 	}
 }
 
-// mayAck says that the peer may have taken in all before the number.
+// mayAck says that the peer may have taken in all before the number: not what
+// has never left. It may have said more since. The number in a MOVE is older
+// than that in an ACK which was due before it and left with it, where frames
+// came in meanwhile.
 func (n *numbers) mayAck(to uint32) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return to-n.sent.acked <= n.sent.leaving-n.sent.acked
+	return int32(to-n.sent.leaving) <= 0
 }
 
 func (n *numbers) reset() {

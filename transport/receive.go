@@ -246,7 +246,7 @@ func (s *Session) takeMove(payload []byte) error {
 		return err
 	}
 	if !m.Up && !s.lane.numbers.mayAck(m.Next) {
-		return &wire.ParseError{Field: "MOVE next", Got: uint64(m.Next), Want: "the number of a frame that was not acknowledged, or of the next"}
+		return &wire.ParseError{Field: "MOVE next", Got: uint64(m.Next), Want: "at most the number of the next frame"}
 	}
 	ev := attemptEvent{is: evDown, epoch: m.Epoch, next: m.Next, text: "the peer has left the link"}
 	if m.Up {

@@ -164,3 +164,18 @@ func keepOne(n *numbers, payload []byte) {
 	n.Stamp(h, payload)
 	_ = n.ack(h.Seq + 1)
 }
+
+// The number in a MOVE may be older than what was acknowledged, never newer
+// than what has left.
+func TestMoveMayBeOlderThanAck(t *testing.T) {
+	n := numbers{}
+	n.retain(1<<20, func() {})
+	for range 3 {
+		n.Stamp(&wire.Header{Kind: wire.Call}, nil)
+	}
+	require.NoError(t, n.ack(2))
+	for next, may := range map[uint32]bool{0: true, 1: true, 2: true, 3: true, 4: false, 1 << 30: false} {
+		require.Equal(t, may, n.mayAck(next), "next %d", next)
+	}
+	n.reset()
+}
