@@ -54,7 +54,7 @@ func TestParseOutput(t *testing.T) {
 
 func TestTestOutputs(t *testing.T) {
 	args := []string{
-		"-test.v=true", "-test.coverprofile=/work/cover.out", "-test.cpuprofile=cpu.out",
+		"-test.v=true", "-test.coverprofile=/elsewhere/cover.out", "-test.cpuprofile=cpu.out",
 		"-cpuprofile=mine", "--test.trace=t.out", "-test.memprofile=", "test.blockprofile=x", "-test.run=A=B",
 	}
 	same := func(paths ...string) (outs []Output) {
@@ -63,8 +63,8 @@ func TestTestOutputs(t *testing.T) {
 		}
 		return outs
 	}
-	require.Equal(t, same("/work/cover.out", "/dir/cpu.out", "/dir/t.out"), TestOutputs(args, "/dir"))
-	require.Equal(t, same("/work/cover.out", "/o/cpu.out", "/o/t.out"), TestOutputs(append(args, "-test.outputdir=/o"), "/dir"))
+	require.Equal(t, same("/elsewhere/cover.out", "/dir/cpu.out", "/dir/t.out"), TestOutputs(args, "/dir"))
+	require.Equal(t, same("/elsewhere/cover.out", "/o/cpu.out", "/o/t.out"), TestOutputs(append(args, "-test.outputdir=/o"), "/dir"))
 	require.Empty(t, TestOutputs(nil, "/dir"))
 }
 
