@@ -152,8 +152,9 @@ var headers = sync.Pool{New: func() any { return new(wire.Header) }}
 
 // Send sends a message of any size the peer takes in: in one frame, or in
 // chunks that let smaller messages pass. msg is not kept. It waits for room,
-// and in chunks for its turn, until ctx is done. On error the peer will never see the whole message; what
-// was sent of it is taken back, so nothing further need be sent for the call.
+// and in chunks for its turn, until ctx is done. On error the peer will never
+// see the whole message; what was sent of it is taken back, so nothing further
+// need be sent for the call.
 func (l *Lane) Send(ctx context.Context, h wire.Header, msg []byte) error {
 	if limit := l.s.PeerLimits().MaxMessage; len(msg) > limit {
 		return &TooLargeError{Size: len(msg), Max: limit}
