@@ -2,20 +2,23 @@ package transport
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/verbena-rpc/verbena/transport/wire"
 )
 
 // handshakeGrace is how long a connection has for its HELLO although others
 // wait to be accepted: some round trips, and little to an attacker.
 const handshakeGrace = 100 * time.Millisecond
 
-// Acceptor takes in sessions at one address.
+// Acceptor takes in sessions at one address, and new connections of those it has.
 //
-// Serve's goroutine accepts. Each connection has the goroutines of its session
-// and stands in pending until it said HELLO or ended; a watcher takes it out.
+// Serve's goroutine accepts. Each connection stands in pending until it said
+// HELLO or ended.
 type Acceptor struct {
 	network  *Network
 	cfg      Config
@@ -23,22 +26,27 @@ type Acceptor struct {
 	freed    chan struct{} // one token: there is room in pending
 	closed   chan struct{}
 	once     sync.Once
-	watchers sync.WaitGroup
+	partings sync.WaitGroup // goroutines that say REFUSE
 
-	mu      sync.Mutex
-	pending []pendingSession // oldest first
+	mu       sync.Mutex
+	pending  []*caller // oldest first
+	sessions map[wire.SessionID]*Session
 }
 
-type pendingSession struct {
-	s     *Session
+// caller is a connection that has not said HELLO.
+type caller struct {
+	link  Link
 	since time.Time
+	timer *time.Timer
+	greeting
 }
 
 func newAcceptor(n *Network, cfg Config, l Listener) *Acceptor {
 	return &Acceptor{
 		network: n, cfg: cfg, listener: l,
-		freed:  make(chan struct{}, 1),
-		closed: make(chan struct{}),
+		freed:    make(chan struct{}, 1),
+		closed:   make(chan struct{}),
+		sessions: map[wire.SessionID]*Session{},
 	}
 }
 
@@ -53,9 +61,10 @@ func (a *Acceptor) Close() error {
 		close(a.closed)
 		err = a.listener.Close()
 		a.mu.Lock()
-		defer a.mu.Unlock()
-		for _, p := range a.pending {
-			p.s.Close(nil)
+		pending := slices.Clone(a.pending)
+		a.mu.Unlock()
+		for _, c := range pending {
+			a.refuse(c, net.ErrClosed)
 		}
 	})
 	return err
@@ -65,14 +74,14 @@ func (a *Acceptor) Close() error {
 // the listener fails. newSink is called for each session, from many
 // goroutines, before its first message; it must not wait.
 func (a *Acceptor) Serve(newSink func(*Session) Sink) error {
-	defer a.watchers.Wait()
+	defer a.partings.Wait()
 	var pause time.Duration
 	for {
 		link, err := a.listener.Accept()
 		switch {
 		case err == nil:
 			pause = 0
-			a.admit(newSession(a.network, a.cfg, link, false, newSink))
+			a.admit(link, newSink)
 		case a.isClosed():
 			return nil
 		case errors.Is(err, net.ErrClosed):
@@ -97,29 +106,33 @@ func (a *Acceptor) isClosed() bool {
 	}
 }
 
-// admit starts the session once there is room for it among the pending.
-func (a *Acceptor) admit(s *Session) {
-	for !a.enter(s) {
+// admit lets the connection say HELLO once there is room for it among the pending.
+func (a *Acceptor) admit(link Link, newSink func(*Session) Sink) {
+	c := &caller{link: link, since: time.Now()}
+	c.hello = func(m *wire.HelloMsg) (*path, error) { return a.hello(c, m, newSink) }
+	c.done = func(err error) { a.leave(c, err) }
+	for !a.enter(c) {
 	}
-	s.start()
-	a.watchers.Go(func() {
-		select {
-		case <-s.greeted:
-		case <-s.ending:
-		}
-		a.leave(s)
-	})
+	c.timer = time.AfterFunc(a.cfg.HandshakeTimeout, func() { a.refuse(c, errNoHello) })
+	if a.isClosed() {
+		a.refuse(c, net.ErrClosed)
+	}
+	link.Start(c)
 }
 
-// enter puts the session in, or makes or waits for room.
-func (a *Acceptor) enter(s *Session) bool {
+// refuse ends a connection that has not said HELLO.
+func (a *Acceptor) refuse(c *caller, why error) {
+	if c.claim() {
+		c.done(why)
+	}
+}
+
+// enter puts the connection in, or makes or waits for room.
+func (a *Acceptor) enter(c *caller) bool {
 	now := time.Now()
 	a.mu.Lock()
 	if len(a.pending) < a.cfg.MaxHandshakes {
-		a.pending = append(a.pending, pendingSession{s, now})
-		if a.isClosed() {
-			s.Close(nil)
-		}
+		a.pending = append(a.pending, c)
 		a.mu.Unlock()
 		return true
 	}
@@ -128,7 +141,7 @@ func (a *Acceptor) enter(s *Session) bool {
 
 	wait := handshakeGrace - now.Sub(oldest.since)
 	if wait <= 0 {
-		oldest.s.end("closed here", errors.New("no HELLO, and others wait"), false)
+		a.refuse(oldest, errors.New("no HELLO, and others wait"))
 	}
 	select {
 	case <-a.freed:
@@ -137,12 +150,76 @@ func (a *Acceptor) enter(s *Session) bool {
 	return false
 }
 
-func (a *Acceptor) leave(s *Session) {
+// leave takes out a connection that has said HELLO, or will not any more.
+func (a *Acceptor) leave(c *caller, err error) {
 	a.mu.Lock()
-	a.pending = slices.DeleteFunc(a.pending, func(p pendingSession) bool { return p.s == s })
+	a.pending = slices.DeleteFunc(a.pending, func(p *caller) bool { return p == c })
+	if err != nil {
+		a.partings.Go(func() { bid(c.link, wire.Refuse, err) })
+	}
 	a.mu.Unlock()
 	select {
 	case a.freed <- struct{}{}:
 	default:
 	}
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+	if err != nil && a.cfg.OnSetupError != nil {
+		remote := c.link.Info().Remote
+		a.cfg.OnSetupError(remote, &SetupError{Addr: remote.String(), Step: "hello", Err: err})
+	}
+}
+
+// hello takes in the HELLO of a connection.
+func (a *Acceptor) hello(c *caller, m *wire.HelloMsg, newSink func(*Session) Sink) (*path, error) {
+	if err := checkVersion(m); err != nil {
+		return nil, err
+	}
+	own := a.network.noFastLink(a.cfg, c.link.Info().Local)
+	answer := a.cfg.hello(m.Session, own)
+	first := ownFrame{wire.Hello, answer.Append(nil)}
+	if len(m.Lanes) > 0 {
+		a.mu.Lock()
+		s := a.sessions[m.Session]
+		a.mu.Unlock()
+		if s == nil {
+			return nil, errUnknownSession
+		}
+		return s.attach(c.link, &first)
+	}
+	unable, err := a.cfg.unable(own, m)
+	if err != nil {
+		return nil, err
+	}
+	s, p := newSession(a.network, a.cfg, false, m, c.link)
+	if err := a.add(s); err != nil {
+		return nil, err
+	}
+	s.open(newSink)
+	s.mu.Lock()
+	s.post(p, first)
+	s.mu.Unlock()
+	s.begin(unable)
+	return p, nil
+}
+
+var errUnknownSession = errors.New("no such session")
+
+func (a *Acceptor) add(s *Session) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case a.sessions[s.id] != nil:
+		return fmt.Errorf("session %x is there already", s.id)
+	case len(a.sessions) >= a.cfg.MaxSessions:
+		return fmt.Errorf("%d sessions, no more are served", len(a.sessions))
+	}
+	a.sessions[s.id] = s
+	s.forget = func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		delete(a.sessions, s.id)
+	}
+	return nil
 }

@@ -225,26 +225,37 @@ func (a *assembler) arrive(p *part, n int) {
 	}
 }
 
-// interrupt ends a frame that has landed and will not be taken in, because its
-// link died: it comes again on another.
-func (a *assembler) interrupt() {
-	if a.whole != nil {
-		a.whole.Release()
+// interrupt ends a frame that is landing and will not be taken in: it comes
+// again on another link. It returns the memory that the link may still write
+// into, to be released when it does not any more; nothing else uses it.
+func (a *assembler) interrupt() *pool.Buf {
+	if stray := a.whole; stray != nil {
 		a.whole = nil
+		return stray
 	}
 	for key, p := range a.parts {
 		if !p.landing {
 			continue
 		}
 		p.landing = false
-		if p.forgotten && p.buf != nil {
-			p.buf.Release()
+		stray := p.buf
+		switch {
+		case p.arrived == 0: // its first frame, as any that opens a message
+			if p.buf = nil; !p.forgotten {
+				a.slack -= stray.Cap()
+			}
+			a.remove(key, p)
+		case p.forgotten:
 			p.buf = nil
+		default:
+			p.buf = pool.Get(stray.Cap())
+			p.buf.Resize(p.arrived)
+			copy(p.buf.Bytes(), stray.Bytes())
+			a.slack += p.buf.Cap() - stray.Cap()
 		}
-		if p.arrived == 0 {
-			a.drop(key) // its first frame, as any that opens a message
-		}
+		return stray
 	}
+	return nil
 }
 
 // forget marks what is there of a call's messages as unwanted.

@@ -328,7 +328,7 @@ func TestAssemblerInterrupted(t *testing.T) {
 						if forgets {
 							a.forget(1)
 						}
-						a.interrupt()
+						a.interrupt().Release()
 					}
 					m, whole, err := put(a, h, payloads[i])
 					require.NoError(t, err)

@@ -160,19 +160,38 @@ func countOnce(ctx context.Context, conn *rpc.Conn, id uint64, size int) error {
 	return nil
 }
 
-// TestLinkAndControlDie: where the control link is gone too, calls end.
+// TestLinkAndControlDie: where the control link is gone too, calls go on over a
+// new one; and end where there is none (case 65).
 func TestLinkAndControlDie(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := newMemory()
-		fc := &fabric{}
-		c, s := connectOver(t, networkOf(m, fc), networkOf(m, &fabric{}))
-		exchange(t, c, s)
-		fc.kill(errTest)
-		m.cut()
-		require.Error(t, within(t, c.sink.ended))
-		require.Error(t, within(t, s.sink.ended))
-		within(t, c.Done())
-		within(t, s.Done())
-		require.False(t, errors.Is(c.Err(), context.DeadlineExceeded))
-	})
+	for _, name := range []string{"server lives", "server is gone"} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := newMemory()
+				fc := &fabric{}
+				c, s := connectOver(t, networkOf(m, fc), networkOf(m, &fabric{}))
+				exchange(t, c, s)
+				if name == "server is gone" {
+					m.refuses = true
+				}
+				fc.kill(errTest)
+				m.cut()
+				if name == "server lives" {
+					exchange(t, c, s)
+					require.Equal(t, 1, c.Transport().Resumes)
+					require.Equal(t, 1, s.Transport().Resumes)
+					time.Sleep(time.Minute)
+					require.Equal(t, transport.RDMA, c.Transport().Kind, c.Transport().Reason)
+					exchange(t, c, s)
+					return
+				}
+				start := time.Now()
+				require.Error(t, within(t, c.sink.ended))
+				require.Error(t, within(t, s.sink.ended))
+				require.LessOrEqual(t, time.Since(start), 4*time.Second)
+				within(t, c.Done())
+				within(t, s.Done())
+				require.False(t, errors.Is(c.Err(), context.DeadlineExceeded))
+			})
+		})
+	}
 }

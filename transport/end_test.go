@@ -168,7 +168,6 @@ func TestRefused(t *testing.T) {
 		}{
 			{func(h *wire.HelloMsg) { h.MinVersion, h.MaxVersion = 2, 3 }, "versions 2 to 3, this side has 1"},
 			{func(h *wire.HelloMsg) { h.Session[0]++ }, "HELLO for session"},
-			{func(h *wire.HelloMsg) { h.Lanes = []wire.LaneState{{Lane: 1}} }, "resumed"},
 		} {
 			go func() {
 				srv := rawAccept(t, l)
@@ -275,6 +274,7 @@ func TestPingFlood(t *testing.T) {
 		if err != nil {
 			break
 		}
+		c.link.Flush()
 		for len(c.frames) > 0 {
 			<-c.frames
 		}
@@ -292,6 +292,10 @@ func TestConfig(t *testing.T) {
 		"MaxCalls":         func(c *transport.Config) { c.MaxCalls = -1 },
 		"MaxHandshakes":    func(c *transport.Config) { c.MaxHandshakes = -1 },
 		"HandshakeTimeout": func(c *transport.Config) { c.HandshakeTimeout = 1 },
+		"Keepalive":        func(c *transport.Config) { c.Keepalive = 1 },
+		"ResumeWithin":     func(c *transport.Config) { c.ResumeWithin = -1 },
+		"Standby":          func(c *transport.Config) { c.Standby = 5 },
+		"MaxSessions":      func(c *transport.Config) { c.MaxSessions = -1 },
 		"FastLink":         func(c *transport.Config) { c.FastLink = transport.RequireFastLink },
 	} {
 		n := overTCP()

@@ -6,6 +6,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/verbena-rpc/verbena/transport"
@@ -21,6 +22,7 @@ type memory struct {
 	listener *memoryListener
 	wires    map[uint64]net.Conn // by epoch: the end that the second side takes
 	control  []net.Conn          // of control links
+	refuses  bool                // new connections
 }
 
 // cut ends all control connections.
@@ -52,10 +54,10 @@ func (m *memory) Listen(string) (transport.Listener, error) {
 
 func (m *memory) pipe(ctx context.Context) (net.Conn, error) {
 	m.mu.Lock()
-	l := m.listener
+	l, refuses := m.listener, m.refuses
 	m.mu.Unlock()
-	if l == nil {
-		return nil, errors.New("connection refused")
+	if l == nil || refuses {
+		return nil, syscall.ECONNREFUSED
 	}
 	a, b := net.Pipe()
 	select {

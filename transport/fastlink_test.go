@@ -169,6 +169,7 @@ func TestFastLinkDies(t *testing.T) {
 			fc, fs := &fabric{}, &fabric{}
 			cn := networkOf(m, fc)
 			cn.Config.FastLink = policy
+			cn.Config.Standby, cn.Config.ReturnAfter = -1, 10*time.Second
 			c, s := connectOver(t, cn, networkOf(m, fs))
 			exchange(t, c, s)
 			fs.kill(errTest)

@@ -1,6 +1,7 @@
 package transport_test
 
 import (
+	"crypto/rand"
 	"encoding/binary"
 	"net"
 	"os"
@@ -37,7 +38,17 @@ func callFrame(seq uint32, h wire.Header, payload []byte) []byte {
 
 func goodHello() []byte { return frame(wire.Header{Kind: wire.Hello}, helloPayload()) }
 
-func helloPayload() []byte { m := helloMsg(); return m.Append(nil) }
+// opened is a good HELLO, and the lane carried by the link.
+func opened() []byte {
+	return join(goodHello(), frame(wire.Header{Kind: wire.Move, Lane: transport.LaneID, Arg: 1}, nil))
+}
+
+// helloPayload is of another session each time.
+func helloPayload() []byte {
+	m := helloMsg()
+	rand.Read(m.Session[:])
+	return m.Append(nil)
+}
 
 // with changes one byte of a frame, and its header sum if told so.
 func with(b []byte, at int, to byte, resum bool) []byte {
@@ -99,8 +110,8 @@ func TestBadInput(t *testing.T) {
 	addr, ends := watchedServer(t)
 	small := []byte("0123456789")
 	flip := func(bit int) []byte {
-		b := join(goodHello(), callFrame(0, wire.Header{Flags: wire.Sum}, small))
-		b[len(goodHello())+bit/8] ^= 1 << (bit % 8)
+		b := join(opened(), callFrame(0, wire.Header{Flags: wire.Sum}, small))
+		b[len(opened())+bit/8] ^= 1 << (bit % 8)
 		return b
 	}
 	type input struct {
@@ -124,6 +135,9 @@ func TestBadInput(t *testing.T) {
 		{"HELLO of one byte", frame(wire.Header{Kind: wire.Hello}, []byte{1}), "HELLO TLV header"},
 		{"HELLO oversized", length(frame(wire.Header{Kind: wire.Hello}, nil), 4097), "length"},
 		{"HELLO of 4 GiB", length(frame(wire.Header{Kind: wire.Hello}, nil), 1<<32-1), "length"},
+		{"call before MOVE", join(goodHello(), callFrame(0, wire.Header{}, small)), "kind"},
+		{"MOVE beyond what was sent", join(goodHello(), frame(wire.Header{Kind: wire.Move, Lane: transport.LaneID, Arg: 1, Ack: 1}, nil)), "ack"},
+		{"MOVE of another lane", join(goodHello(), frame(wire.Header{Kind: wire.Move, Lane: 2, Arg: 1}, nil)), "lane"},
 		{"call before HELLO", callFrame(0, wire.Header{}, small), "kind"},
 		{"offer before HELLO", frame(wire.Header{Kind: wire.QPOffer}, qp(1)), "kind"},
 		{"READY on TCP before HELLO", frame(wire.Header{Kind: wire.Ready}, nil), "kind"},
@@ -139,19 +153,18 @@ func TestBadInput(t *testing.T) {
 		{"abandon without an epoch", join(goodHello(), frame(wire.Header{Kind: wire.QPAbandon}, wire.AppendFault(nil, "no", nil))), "QP_ABANDON details"},
 		{"abandon empty", join(goodHello(), frame(wire.Header{Kind: wire.QPAbandon}, nil)), "error payload"},
 		{"close with a long text", join(goodHello(), frame(wire.Header{Kind: wire.Close}, []byte{255, 255, 255, 255})), "error text length"},
-		{"call of 4 GiB", join(goodHello(), length(callFrame(0, wire.Header{Total: 1<<32 - 1}, nil), 1<<32-1)), "length"},
-		{"call above the frame", join(goodHello(), length(callFrame(0, wire.Header{Total: 64<<10 + 1}, nil), 64<<10+1)), "length"},
-		{"message of 4 GiB", join(goodHello(), callFrame(0, wire.Header{Flags: wire.More, Total: 1<<32 - 1}, small)), "total"},
-		{"message of 2 GiB", join(goodHello(), callFrame(0, wire.Header{Flags: wire.More, Total: 1 << 31}, small)), "total"},
-		{"message one above the limit", join(goodHello(), callFrame(0, wire.Header{Flags: wire.More, Total: 64<<20 + 1}, small)), "total"},
-		{"chunk without a first", join(goodHello(), callFrame(0, wire.Header{Flags: wire.Cont, Total: 3}, small)), "flags"},
-		{"call truncated", join(goodHello(), callFrame(0, wire.Header{}, small)[:70]), "frame"},
-		{"call out of turn", join(goodHello(), callFrame(1, wire.Header{}, small)), "seq"},
-		{"call twice", join(goodHello(), callFrame(0, wire.Header{}, small), callFrame(0, wire.Header{}, small)), "seq"},
-		{"calls exchanged", join(goodHello(), callFrame(1, wire.Header{}, small), callFrame(0, wire.Header{}, small)), "seq"},
-		{"another lane", join(goodHello(), with(callFrame(0, wire.Header{}, small), 6, 2, true)), "lane"},
-		{"another epoch", join(goodHello(), with(callFrame(0, wire.Header{}, small), 16, 2, true)), "epoch"},
-		{"SUM without a payload", join(goodHello(), with(callFrame(0, wire.Header{}, nil), 4, byte(wire.Sum), true)), "flags"},
+		{"call of 4 GiB", join(opened(), length(callFrame(0, wire.Header{Total: 1<<32 - 1}, nil), 1<<32-1)), "length"},
+		{"call above the frame", join(opened(), length(callFrame(0, wire.Header{Total: 64<<10 + 1}, nil), 64<<10+1)), "length"},
+		{"message of 4 GiB", join(opened(), callFrame(0, wire.Header{Flags: wire.More, Total: 1<<32 - 1}, small)), "total"},
+		{"message of 2 GiB", join(opened(), callFrame(0, wire.Header{Flags: wire.More, Total: 1 << 31}, small)), "total"},
+		{"message one above the limit", join(opened(), callFrame(0, wire.Header{Flags: wire.More, Total: 64<<20 + 1}, small)), "total"},
+		{"chunk without a first", join(opened(), callFrame(0, wire.Header{Flags: wire.Cont, Total: 3}, small)), "flags"},
+		{"call truncated", join(opened(), callFrame(0, wire.Header{}, small)[:70]), "frame"},
+		{"call out of turn", join(opened(), callFrame(1, wire.Header{}, small)), "seq"},
+		{"calls exchanged", join(opened(), callFrame(1, wire.Header{}, small), callFrame(0, wire.Header{}, small)), "seq"},
+		{"another lane", join(opened(), with(callFrame(0, wire.Header{}, small), 6, 2, true)), "lane"},
+		{"another epoch", join(opened(), with(callFrame(0, wire.Header{}, small), 16, 2, true)), "epoch"},
+		{"SUM without a payload", join(opened(), with(callFrame(0, wire.Header{}, nil), 4, byte(wire.Sum), true)), "flags"},
 		{"payload damaged", flip(8*wire.HeaderSize + 3), "payload sum"},
 		{"payload sum damaged", flip(8*(wire.HeaderSize+len(small)) + 3), "payload sum"},
 	}
@@ -196,13 +209,12 @@ func TestAnnouncedLengths(t *testing.T) {
 		return m.HeapAlloc
 	}
 	const conns = 200
-	first := join(goodHello(), callFrame(0, wire.Header{Flags: wire.More, Total: 64 << 20}, []byte{1}))
 	before := heap()
 	for range conns {
 		conn, err := net.Dial("tcp", addr)
 		require.NoError(t, err)
 		defer conn.Close()
-		_, err = conn.Write(first)
+		_, err = conn.Write(join(opened(), callFrame(0, wire.Header{Flags: wire.More, Total: 64 << 20}, []byte{1})))
 		require.NoError(t, err)
 		_, err = conn.Read(make([]byte, 1024)) // HELLO: it is a session
 		require.NoError(t, err)

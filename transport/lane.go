@@ -4,146 +4,112 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"sync/atomic"
 
 	"github.com/verbena-rpc/verbena/pool"
 	"github.com/verbena-rpc/verbena/transport/wire"
 )
 
-var (
-	// errUnsettled is what a lane says before it is known which link carries it.
-	errUnsettled = errors.New("transport: no link carries the lane yet")
-
-	// errMoved says within this package that a slot is not of the link that
-	// carries the lane now, or would be too large for that.
-	errMoved = errors.New("transport: the lane has moved")
-)
+// errTooWide says within this package that a message does not fit a frame any
+// more, for the links have changed.
+var errTooWide = errors.New("transport: too large for a frame")
 
 // Lane is the ordered channel of messages of a session. Its methods may be
 // called from any goroutine, on the client once Dial has returned, on the
-// server once the first message came.
+// server once the session is there.
 //
-// One link at a time carries it; carry.go moves it. Who holds gate for reading
-// may commit to the link that bound names; the session takes it for writing
-// when it changes bound, so that nothing is committed behind its back.
+// One link at a time carries it; the client's Session moves it (moves.go).
+// While none does, what is sent is kept until there is one again.
 type Lane struct {
-	s       *Session
-	bound   atomic.Pointer[carrier]  // nil until it is settled which link carries the lane
-	gate    sync.RWMutex             // see above; not used where the lane cannot move
-	in      atomic.Pointer[receiver] // that may deliver frames of the lane; nil: ask the attempt
-	numbers numbers
+	s      *Session
+	widest int // bytes of a payload where there is no fast link
+	out    outgoing
+	in     incoming
+	turns  turns // of messages in chunks that are sent
+}
 
-	turns turns // of messages in chunks that are sent
-
-	mu    sync.Mutex // guards parts
-	parts assembler
+func (l *Lane) init(s *Session, calls, widest int) {
+	l.s, l.widest = s, widest
+	l.out.init(s.cfg.Retain, widest)
+	l.in.parts.maxMessage, l.in.parts.maxParts = s.cfg.MaxMessage, calls
+	l.turns.maxCount, l.turns.maxBytes = calls, openLimit(s.PeerLimits().MaxMessage)
 }
 
 // MaxPayload is the largest message in bytes that goes in one frame now.
-func (l *Lane) MaxPayload() int {
-	if c := l.bound.Load(); c != nil {
-		return c.link.MaxPayload()
-	}
-	return 0
-}
+func (l *Lane) MaxPayload() int { return int(l.out.limit.Load()) }
 
 // Reserve claims room for a whole message, to be encoded in place and given
-// back by Commit or Discard; see Link. It waits while the lane moves, and for
-// the peer where too much is kept for it. n may exceed MaxPayload, which
-// changes when the lane moves: such a message is copied once more.
+// back by Commit or Discard; see Link. It waits for the peer where too much is
+// kept for it. n may exceed MaxPayload, which changes when the lane moves: such
+// a message is copied once more.
 func (l *Lane) Reserve(ctx context.Context, class Class, n int) (Slot, error) {
 	slot, err := l.reserve(ctx, class, n)
-	if err == errMoved {
+	if err == errTooWide {
 		buf := pool.Get(n)
-		return Slot{Payload: buf.Bytes(), Ref: buf}, nil
+		return Slot{Payload: buf.Bytes(), Buf: buf, wide: true}, nil
 	}
 	return slot, err
 }
 
-// reserve is Reserve for what fits a frame; errMoved otherwise.
 func (l *Lane) reserve(ctx context.Context, class Class, n int) (Slot, error) {
-	if err := l.numbers.take(ctx, class, n); err != nil {
-		return Slot{}, err
+	if n > l.MaxPayload() {
+		return Slot{}, errTooWide
 	}
-	slot, err := l.room(ctx, class, n)
-	if err != nil {
-		l.numbers.give(class, n)
-	}
-	return slot, err
+	return l.out.reserve(ctx, class, n)
 }
 
-// room waits for room on whatever link carries the lane.
-func (l *Lane) room(ctx context.Context, class Class, n int) (Slot, error) {
-	for {
-		c := l.bound.Load()
-		if c == nil {
-			return Slot{}, errUnsettled
-		}
-		if c.open {
-			if n > c.link.MaxPayload() {
-				return Slot{}, errMoved
-			}
-			slot, err := c.link.Reserve(ctx, class, n)
-			if err == nil {
-				slot.via, slot.class = c, class
-				return slot, nil
-			}
-			if !l.numbers.retains || ctx.Err() != nil {
-				return Slot{}, err
-			}
-		}
-		if err := l.s.awaitMove(ctx, c); err != nil {
-			return Slot{}, err
-		}
-	}
-}
-
-// Commit sends the message in the slot. It sets Lane, Total and the flag Sum;
-// of the other fields those must be 0 that docs/PROTOCOL.md says to be.
+// Commit sends the message in the slot. It sets Lane, Total, the numbers and
+// the flag Sum; of the other fields those must be 0 that docs/PROTOCOL.md says
+// to be. An error means that the session has ended.
 func (l *Lane) Commit(slot Slot, h *wire.Header) error {
 	h.Total = uint32(len(slot.Payload))
-	err := l.commit(slot, h)
-	if err == nil {
-		return nil
+	if slot.wide {
+		return l.sendLater(*h, slot.Buf)
 	}
-	if err == errMoved {
-		buf := pool.Get(len(slot.Payload))
-		copy(buf.Bytes(), slot.Payload)
-		err = l.s.sendLater(*h, buf)
-	}
-	l.Discard(slot)
-	return err
+	return l.commit(slot, h)
 }
 
 // Discard gives the slot back unused.
 func (l *Lane) Discard(slot Slot) {
-	if slot.via == nil {
-		slot.Ref.(*pool.Buf).Release()
+	if slot.wide {
+		slot.Buf.Release()
 		return
 	}
-	l.numbers.give(slot.class, len(slot.Payload))
-	slot.via.link.Discard(slot)
+	l.out.discard(slot)
 }
 
-// commit commits to the link that the slot is of. On error the slot is still
-// the caller's; errMoved: the message may be sent another way.
 func (l *Lane) commit(slot Slot, h *wire.Header) error {
-	c := slot.via
-	if c == nil {
-		return errMoved
-	}
 	h.Lane = LaneID
 	if l.s.sums && len(slot.Payload) > 0 {
 		h.Flags |= wire.Sum
 	}
-	if !l.numbers.retains {
-		return c.link.Commit(slot, h)
+	pump, err := l.out.send(slot, h, l.in.say())
+	if err != nil {
+		l.Discard(slot)
+		return err
 	}
-	l.gate.RLock()
-	defer l.gate.RUnlock()
-	if l.bound.Load() != c || c.link.Commit(slot, h) != nil {
-		return errMoved
+	if pump != nil {
+		l.s.mu.Lock()
+		l.s.startPump(pump)
+		l.s.mu.Unlock()
 	}
+	return nil
+}
+
+// sendLater sends a message that came to need chunks, in the sender's place. It
+// takes the payload over.
+func (l *Lane) sendLater(h wire.Header, payload *pool.Buf) error {
+	s := l.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		payload.Release()
+		return s.err
+	}
+	s.workers.Go(func() {
+		defer payload.Release()
+		// If it cannot be sent the session ends.
+		_ = l.Send(s.ctx, h, payload.Bytes())
+	})
 	return nil
 }
 
@@ -159,21 +125,18 @@ func (l *Lane) Send(ctx context.Context, h wire.Header, msg []byte) error {
 	if limit := l.s.PeerLimits().MaxMessage; len(msg) > limit {
 		return &TooLargeError{Size: len(msg), Max: limit}
 	}
-	if l.bound.Load() == nil {
-		return errUnsettled
-	}
 	hp := headers.Get().(*wire.Header)
 	defer headers.Put(hp)
 	*hp = h
 	for len(msg) <= l.MaxPayload() {
-		if err := l.sendFrame(ctx, Small, hp, msg, len(msg)); err != errMoved {
+		if err := l.sendFrame(ctx, Small, hp, msg, len(msg)); err != errTooWide {
 			return err
 		}
 	}
 	return l.sendChunks(ctx, hp, msg)
 }
 
-// sendFrame sends one frame; errMoved: not, and it may be tried again.
+// sendFrame sends one frame; errTooWide: not, and it may be tried again in chunks.
 func (l *Lane) sendFrame(ctx context.Context, class Class, h *wire.Header, payload []byte, total int) error {
 	slot, err := l.reserve(ctx, class, len(payload))
 	if err != nil {
@@ -181,10 +144,7 @@ func (l *Lane) sendFrame(ctx context.Context, class Class, h *wire.Header, paylo
 	}
 	copy(slot.Payload, payload)
 	h.Total = uint32(total)
-	if err = l.commit(slot, h); err != nil {
-		l.Discard(slot)
-	}
-	return err
+	return l.commit(slot, h)
 }
 
 func (l *Lane) sendChunks(ctx context.Context, h *wire.Header, msg []byte) error {
@@ -193,7 +153,7 @@ func (l *Lane) sendChunks(ctx context.Context, h *wire.Header, msg []byte) error
 	}
 	begun, err := l.chunks(ctx, h, msg)
 	if begun && err != nil {
-		l.s.takeBack(h.Kind, h.Call, func() { l.turns.give(1, len(msg)) })
+		l.takeBack(h.Kind, h.Call, func() { l.turns.give(1, len(msg)) })
 		return err
 	}
 	l.turns.give(1, len(msg))
@@ -225,7 +185,7 @@ func (l *Lane) chunks(ctx context.Context, h *wire.Header, msg []byte) (begun bo
 		switch err {
 		case nil:
 			off = end
-		case errMoved:
+		case errTooWide:
 		default:
 			return off > 0, err
 		}
@@ -235,21 +195,51 @@ func (l *Lane) chunks(ctx context.Context, h *wire.Header, msg []byte) (begun bo
 
 // Forget drops what has arrived of a message of that call, and what is still
 // to come of it. The sink calls it when nobody waits for the message any more.
-func (l *Lane) Forget(call uint64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.parts.forget(call)
+func (l *Lane) Forget(call uint64) { l.in.forget(call) }
+
+// takeBack tells the peer that the rest of a message will not come, and calls
+// told then. It waits for room as long as the session lives, and not in the
+// caller's time.
+func (l *Lane) takeBack(kind wire.Kind, call uint64, told func()) {
+	s := l.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		told()
+		return
+	}
+	s.workers.Go(func() {
+		defer told()
+		h := wire.Header{Kind: wire.Cancel, Call: call}
+		var payload []byte
+		if kind == wire.Reply {
+			h.Kind, h.Flags, h.Arg = wire.Reply, wire.Error|wire.End, codeCanceled
+			payload = wire.AppendFault(nil, "reply taken back", nil)
+		}
+		// If it cannot be sent the session ends, and the message with it.
+		_ = l.Send(s.ctx, h, payload)
+	})
 }
 
-func (l *Lane) interrupt() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.parts.interrupt()
+// codeCanceled is the canonical status code of a call that nobody waits for.
+const codeCanceled = 1
+
+func (l *Lane) retention() Retention {
+	r := l.out.info()
+	l.in.mu.Lock()
+	defer l.in.mu.Unlock()
+	r.Duplicates = l.in.duplicates
+	return r
 }
 
+// end lets all senders fail.
+func (l *Lane) end(err error) {
+	l.out.end(err)
+	l.turns.end(err)
+}
+
+// reset gives back what is kept; no link is left.
 func (l *Lane) reset() {
-	l.numbers.reset()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.parts.reset()
+	l.out.reset()
+	l.in.reset()
 }

@@ -156,6 +156,8 @@ func TestPayloadSums(t *testing.T) {
 		cn.Config.PayloadSum = asks == "client"
 		sn.Config.PayloadSum = asks == "server"
 		c, s := connect(t, cn, sn)
+		send(t, c, wire.Header{Kind: wire.Call, Call: 1}, nil)
+		within(t, s.sink.messages)
 		before := s.Transport().Link.Stats.BytesReceived
 		send(t, c, wire.Header{Kind: wire.Call, Call: 1}, make([]byte, 100))
 		payload(within(t, s.sink.messages))

@@ -2,10 +2,14 @@ package transport
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
+	"fmt"
 	"net"
 	"sync/atomic"
 	"time"
+
+	"github.com/verbena-rpc/verbena/transport/wire"
 )
 
 // Network makes sessions. The fields are set before first use and not changed
@@ -47,17 +51,36 @@ type Config struct {
 	MaxHandshakes int
 
 	// Retain is how many bytes of what was sent a session keeps until the
-	// peer has said that it took it in, so that calls outlive a fast link that
-	// dies. Senders wait where it is used up. Default 4 MiB, range 1 MiB to
-	// 1 GiB; less is used unless acknowledgements are slow. An idle session
-	// keeps what was sent last, up to 256 KiB. Where one of the sides cannot
-	// have fast links nothing is kept.
+	// peer has said that it took it in, so that calls outlive the link that
+	// carries them. Senders wait where it is used up. Default 4 MiB, range
+	// 1 MiB to 1 GiB; less is used unless acknowledgements are slow.
 	Retain int
+
+	// Keepalive is how long a link may be silent before it is taken for dead;
+	// the peer is asked for a sign of life meanwhile. Default 15 s, range 30 ms
+	// to 24 h. Shorter notices a stopped or unreachable peer sooner, and gives
+	// up on one that only stalls.
+	Keepalive time.Duration
+
+	// ResumeWithin is how long a session lives without any link, for the client
+	// to make a new connection. Default 4 s, range 1 ms to 24 h. Longer outlives
+	// longer outages; until then the calls of a dead peer neither end nor give
+	// back what they hold.
+	ResumeWithin time.Duration
+
+	// Standby is how many fast links a client holds ready beside the one that
+	// carries its calls, so that these move at once when it dies. Each pins the
+	// memory of its rings on both sides. Default 1, at most 4; -1: none.
+	Standby int
+
+	// MaxSessions is how many sessions an Acceptor serves at once. Default
+	// 65536, at least 1.
+	MaxSessions int
 
 	// ReturnAfter is how long a client waits before it tries to come back to
 	// a fast link after one has died, and RetryAfter after an attempt that
-	// failed. Each in a row doubles the time, up to 10 minutes, and it is
-	// spread by a quarter either way. Default 10 s and 30 s, range 1 ms to
+	// failed. Each in a row doubles the time, up to a minute, and it is
+	// spread by a quarter either way. Default 1 s and 10 s, range 1 ms to
 	// 24 h. Shorter returns sooner, and disturbs more where a path flaps.
 	ReturnAfter, RetryAfter time.Duration
 
@@ -82,11 +105,13 @@ const (
 
 // Times and limits of the set-up; docs/PROTOCOL.md, "Connection set-up".
 const (
-	attemptTimeout = 5 * time.Second  // of a client for a fast link
-	leaseTimeout   = 15 * time.Second // of a server for a fast link; longer, so that the client says why
-	maxAttempts    = 64               // fast links that a server sets up at once: each holds a QP and its rings
-	maxRetry       = 10 * time.Minute // between attempts of a client
-	retainedFrames = 4096             // that a session keeps, half of them chunks; a frame without payload has 100 bytes
+	attemptTimeout = 5 * time.Second        // of a client for a fast link
+	leaseTimeout   = 15 * time.Second       // of a server for a fast link; longer, so that the client says why
+	maxAttempts    = 64                     // fast links that a server sets up at once: each holds a QP and its rings
+	maxRetry       = time.Minute            // between attempts of a client, unless its Config says more
+	standbyDelay   = 100 * time.Millisecond // from a fast link that is ready to an attempt at the next
+	maxStandby     = 4
+	retainedFrames = 4096 // that a session keeps, half of them chunks; a frame without payload has 100 bytes
 )
 
 // config validates the Config and fills in defaults.
@@ -100,8 +125,12 @@ func (n *Network) config() (Config, error) {
 	setDefault(&c.MaxHandshakes, 256)
 	setDefault(&c.HandshakeTimeout, 5*time.Second)
 	setDefault(&c.Retain, 4<<20)
-	setDefault(&c.ReturnAfter, 10*time.Second)
-	setDefault(&c.RetryAfter, 30*time.Second)
+	setDefault(&c.ReturnAfter, time.Second)
+	setDefault(&c.RetryAfter, 10*time.Second)
+	setDefault(&c.Keepalive, 15*time.Second)
+	setDefault(&c.ResumeWithin, 4*time.Second)
+	setDefault(&c.Standby, 1)
+	setDefault(&c.MaxSessions, 65536)
 	switch {
 	case c.MaxMessage < 4<<10 || c.MaxMessage > 1<<30:
 		return c, &ConfigError{"MaxMessage", c.MaxMessage, "4 KiB to 1 GiB"}
@@ -117,11 +146,20 @@ func (n *Network) config() (Config, error) {
 		return c, &ConfigError{"ReturnAfter", c.ReturnAfter, "1 ms to 24 h"}
 	case c.RetryAfter < time.Millisecond || c.RetryAfter > 24*time.Hour:
 		return c, &ConfigError{"RetryAfter", c.RetryAfter, "1 ms to 24 h"}
+	case c.Keepalive < 30*time.Millisecond || c.Keepalive > 24*time.Hour:
+		return c, &ConfigError{"Keepalive", c.Keepalive, "30 ms to 24 h"}
+	case c.ResumeWithin < time.Millisecond || c.ResumeWithin > 24*time.Hour:
+		return c, &ConfigError{"ResumeWithin", c.ResumeWithin, "1 ms to 24 h"}
+	case c.Standby < -1 || c.Standby > maxStandby:
+		return c, &ConfigError{"Standby", c.Standby, "-1 to 4"}
+	case c.MaxSessions < 1:
+		return c, &ConfigError{"MaxSessions", c.MaxSessions, "at least 1"}
 	case c.FastLink > NeverFastLink:
 		return c, &ConfigError{"FastLink", c.FastLink, "one of the policies"}
 	case c.FastLink == RequireFastLink && n.Fabric == nil:
 		return c, &ConfigError{"FastLink", "RequireFastLink", "a Network with a Fabric"}
 	}
+	c.Standby = max(0, c.Standby)
 	return c, nil
 }
 
@@ -149,8 +187,10 @@ func (n *Network) Dial(ctx context.Context, addr string, newSink func(*Session) 
 	if err != nil {
 		return nil, &SetupError{Addr: addr, Step: "connect", Err: err}
 	}
-	s := newSession(n, cfg, link, true, newSink)
-	s.start()
+	s, err := n.greet(ctx, cfg, link, addr, newSink)
+	if err != nil {
+		return nil, &SetupError{Addr: addr, Step: "hello", Err: err}
+	}
 	select {
 	case <-s.settled:
 		return s, nil
@@ -158,8 +198,39 @@ func (n *Network) Dial(ctx context.Context, addr string, newSink func(*Session) 
 	case <-ctx.Done():
 		s.Close(ctx.Err())
 	}
-	return nil, s.setupError(addr)
+	return nil, &SetupError{Addr: addr, Step: "fast link", Err: s.Err()}
 }
+
+// greet makes the client's session over a new link.
+func (n *Network) greet(ctx context.Context, cfg Config, link Link, addr string, newSink func(*Session) Sink) (s *Session, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, cfg.HandshakeTimeout, errNoHello)
+	defer cancel()
+	var id wire.SessionID
+	rand.Read(id[:])
+	own := n.noFastLink(cfg, link.Info().Local)
+	m := cfg.hello(id, own)
+	err = greet(ctx, link, &m, func(peer *wire.HelloMsg) (*path, error) {
+		if err := checkVersion(peer); err != nil {
+			return nil, err
+		}
+		if peer.Session != id {
+			return nil, fmt.Errorf("HELLO for session %x, asked for %x", peer.Session, id)
+		}
+		unable, err := cfg.unable(own, peer)
+		if err != nil {
+			return nil, err
+		}
+		var p *path
+		s, p = newSession(n, cfg, true, peer, link)
+		s.addr = addr
+		s.open(newSink)
+		s.begin(unable)
+		return p, nil
+	})
+	return s, err
+}
+
+var errNoHello = errors.New("no HELLO in time")
 
 // Listen begins to take in connections at addr, as the Carrier reads it.
 func (n *Network) Listen(addr string) (*Acceptor, error) {

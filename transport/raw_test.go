@@ -3,6 +3,7 @@ package transport_test
 import (
 	"context"
 	"encoding/binary"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -19,6 +20,8 @@ type raw struct {
 	closed chan error
 	landed []byte
 	id     wire.SessionID // to be said in HELLO
+	seq    uint32         // of the next frame of the lane
+	got    atomic.Uint32  // frames of the lane
 }
 
 type rawFrame struct {
@@ -58,12 +61,30 @@ func (r *raw) Land(h *wire.Header) ([]byte, error) {
 }
 
 func (r *raw) Frame(h *wire.Header) error {
+	if h.Kind == wire.Ping {
+		r.answer()
+		return nil
+	}
+	if h.Kind.InLane() && h.Kind != wire.Move {
+		r.got.Add(1)
+	}
 	r.frames <- rawFrame{*h, r.landed}
 	r.landed = nil
 	return nil
 }
 
 func (r *raw) Closed(err error) { r.closed <- err }
+
+// answer answers PING.
+func (r *raw) answer() {
+	if slot, err := r.link.Reserve(context.Background(), transport.Control, 0); err == nil {
+		if r.link.Commit(slot, &wire.Header{Kind: wire.Pong}) != nil {
+			r.link.Discard(slot)
+			return
+		}
+		r.link.Flush()
+	}
+}
 
 func (r *raw) next() rawFrame {
 	r.t.Helper()
@@ -78,6 +99,7 @@ func (r *raw) commit(h wire.Header, payload []byte) {
 	require.NoError(r.t, err)
 	copy(slot.Payload, payload)
 	require.NoError(r.t, r.link.Commit(slot, &h))
+	r.link.Flush()
 }
 
 func (r *raw) send(kind wire.Kind, payload []byte) {
@@ -87,11 +109,19 @@ func (r *raw) send(kind wire.Kind, payload []byte) {
 
 func (r *raw) lane(h wire.Header, payload []byte) {
 	r.t.Helper()
-	h.Lane = transport.LaneID
+	h.Lane, h.Seq, h.Ack = transport.LaneID, r.seq, r.got.Load()
+	r.seq++
 	r.commit(h, payload)
 }
 
-// hello exchanges HELLO as a client, or answers as a server.
+// move says MOVE.
+func (r *raw) move(number, next uint32) {
+	r.t.Helper()
+	r.commit(wire.Header{Kind: wire.Move, Lane: transport.LaneID, Arg: number, Ack: next}, nil)
+}
+
+// hello exchanges HELLO as a client, and takes the lane to the link; or answers
+// as a server.
 func (r *raw) hello(f wire.Features) {
 	r.t.Helper()
 	m := helloMsg()
@@ -99,6 +129,8 @@ func (r *raw) hello(f wire.Features) {
 	r.send(wire.Hello, m.Append(nil))
 	if r.id == (wire.SessionID{}) {
 		require.Equal(r.t, wire.Hello, r.next().h.Kind)
+		r.move(1, 0)
+		require.Equal(r.t, wire.Move, r.next().h.Kind)
 	}
 }
 

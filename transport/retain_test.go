@@ -46,15 +46,3 @@ func TestRetentionWaits(t *testing.T) {
 	c.link.Close(nil)
 	within(t, s.Done())
 }
-
-// TestNoRetentionWithoutFastLinks: sessions that cannot move keep nothing.
-func TestNoRetentionWithoutFastLinks(t *testing.T) {
-	with := overTCP()
-	with.Fabric = &fabric{m: newMemory()}
-	for _, n := range []*transport.Network{overTCP(), with} {
-		c, s := connect(t, n, overTCP())
-		exchange(t, c, s)
-		require.Zero(t, c.Transport().Retention)
-		require.Zero(t, s.Transport().Retention)
-	}
-}

@@ -7,27 +7,47 @@ import (
 	"github.com/verbena-rpc/verbena/transport/wire"
 )
 
-// sentFrames is what a lane has sent: it numbers frames and keeps a copy of
-// each until the peer has said that it took it in, so that they can be sent
+// sentFrames is what a lane has to send and has sent: it numbers frames and
+// keeps each until the peer has said that it took it in, so that it can be sent
 // again on another link. It is a pure core.
 //
-// Numbers are compared modulo 2^32: acked <= leaving <= next. Frames from acked
-// to next are kept; those from leaving on have still to leave on the present
-// link, the next to leave first.
+// Numbers are compared modulo 2^32: acked <= leaving <= next and
+// acked <= left <= next. Frames from acked to next are kept; those from leaving
+// on have still to leave on the present link.
 type sentFrames struct {
 	next    uint32 // number of the next new frame
 	leaving uint32 // number of the frame that leaves next
+	left    uint32 // number after the last that left on any link
 	acked   uint32 // number that the peer expects
 
 	kept  []keptFrame // that of number n at n modulo length, a power of two
 	bytes int         // of kept payloads
-	again uint64      // frames that were sent again
+	again uint64      // frames that left again
+
+	narrow int // bytes that the payload of a frame should have at most
+	wide   int // kept frames that have more
 }
 
-// keptFrame is a frame as it left.
+// keptFrame is a frame as it leaves, but for Ack. Its payload is length bytes
+// of buf, from at on.
 type keptFrame struct {
-	h   wire.Header
-	buf *pool.Buf // of the payload; nil if it is empty
+	h      wire.Header
+	buf    *pool.Buf // nil if the payload is empty
+	at     int
+	length int
+}
+
+func (k *keptFrame) payload() []byte {
+	if k.buf == nil {
+		return nil
+	}
+	return k.buf.Bytes()[k.at:][:k.length]
+}
+
+func (k *keptFrame) release() {
+	if k.buf != nil {
+		k.buf.Release()
+	}
 }
 
 // freed is what the peer has taken in, by class.
@@ -37,25 +57,18 @@ func (s *sentFrames) len() uint32 { return s.next - s.acked }
 
 func (s *sentFrames) at(n uint32) *keptFrame { return &s.kept[n&uint32(len(s.kept)-1)] }
 
-// stamp numbers a frame that leaves: the next of those to be sent again, or a
-// new one, which it copies.
-func (s *sentFrames) stamp(h *wire.Header, payload []byte) {
-	h.Seq = s.leaving
-	s.leaving++
-	if h.Seq != s.next {
-		s.again++
-		return
-	}
+// add keeps a new frame and sets its number. It takes the payload over.
+func (s *sentFrames) add(h *wire.Header, payload keptFrame) {
+	h.Seq = s.next
 	s.next++
 	if s.len() > uint32(len(s.kept)) {
 		s.grow()
 	}
-	k := s.at(h.Seq)
-	k.h = *h
-	if len(payload) > 0 {
-		k.buf = pool.Get(len(payload))
-		copy(k.buf.Bytes(), payload)
-		s.bytes += len(payload)
+	payload.h = *h
+	*s.at(h.Seq) = payload
+	s.bytes += payload.length
+	if payload.length > s.narrow {
+		s.wide++
 	}
 }
 
@@ -67,25 +80,42 @@ func (s *sentFrames) grow() {
 	}
 }
 
+// due says that frames have still to leave.
+func (s *sentFrames) due() bool { return s.leaving != s.next }
+
+// leave says that the frame that was due has been given to a link.
+func (s *sentFrames) leave() {
+	s.leaving++
+	if int32(s.leaving-s.left) > 0 {
+		s.left = s.leaving
+	} else {
+		s.again++
+	}
+}
+
 // ack drops what the peer has taken in: all before n. What it said before it
 // said something newer changes nothing.
 func (s *sentFrames) ack(n uint32) (freed, error) {
 	var f freed
-	if int32(n-s.acked) < 0 {
+	if int32(n-s.acked) <= 0 {
 		return f, nil
 	}
-	if n-s.acked > s.leaving-s.acked {
-		return f, &wire.ParseError{Field: "ack", Got: uint64(n), Want: fmt.Sprintf("at most %#x, the next to be sent", s.leaving)}
+	if n-s.acked > s.left-s.acked {
+		return f, &wire.ParseError{Field: "ack", Got: uint64(n), Want: fmt.Sprintf("at most %#x, the next to be sent", s.left)}
+	}
+	if int32(n-s.leaving) > 0 {
+		s.leaving = n // it came by an earlier link
 	}
 	for ; s.acked != n; s.acked++ {
 		k := s.at(s.acked)
 		c := &f[classOf(&k.h)]
 		c.count++
-		if k.buf != nil {
-			c.bytes += k.buf.Len()
-			s.bytes -= k.buf.Len()
-			k.buf.Release()
+		c.bytes += k.length
+		s.bytes -= k.length
+		if k.length > s.narrow {
+			s.wide--
 		}
+		k.release()
 		*k = keptFrame{}
 	}
 	return f, nil
@@ -94,14 +124,22 @@ func (s *sentFrames) ack(n uint32) (freed, error) {
 // rewind makes the frames that the peer has not taken in leave again.
 func (s *sentFrames) rewind() { s.leaving = s.acked }
 
+// setNarrow changes what is counted as wide.
+func (s *sentFrames) setNarrow(bytes int) {
+	s.narrow, s.wide = bytes, 0
+	for n := s.acked; n != s.next; n++ {
+		if s.at(n).length > bytes {
+			s.wide++
+		}
+	}
+}
+
 // reset drops everything.
 func (s *sentFrames) reset() {
 	for ; s.acked != s.next; s.acked++ {
-		if k := s.at(s.acked); k.buf != nil {
-			k.buf.Release()
-		}
+		s.at(s.acked).release()
 	}
-	s.kept, s.bytes, s.leaving = nil, 0, s.next
+	s.kept, s.bytes, s.wide, s.leaving, s.left = nil, 0, 0, s.next, s.next
 }
 
 // classOf is the class that a frame of a lane was reserved in: chunks are Bulk.

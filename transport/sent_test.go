@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/verbena-rpc/verbena/pool"
 	"github.com/verbena-rpc/verbena/pool/pooltest"
 	"github.com/verbena-rpc/verbena/transport/wire"
 )
@@ -18,31 +19,34 @@ func TestSentFrames(t *testing.T) {
 	pooltest.Check(t)
 	rapid.Check(t, func(t *rapid.T) {
 		first := rapid.Uint32().Draw(t, "first")
-		s := sentFrames{next: first, leaving: first, acked: first}
+		s := sentFrames{next: first, leaving: first, left: first, acked: first, narrow: 100}
 		defer s.reset()
 		sizes := map[uint32]int{} // of all that was sent
-		stamp := func(size int) {
-			h := wire.Header{Kind: wire.Call, Call: uint64(s.next), Length: uint32(size)}
-			want := s.leaving
-			payload := make([]byte, size)
-			if size >= 4 {
-				binary.LittleEndian.PutUint32(payload, want)
-			}
-			if want == s.next {
-				sizes[want] = size
-			}
-			s.stamp(&h, payload)
-			require.Equal(t, want, h.Seq)
-		}
 		t.Repeat(map[string]func(*rapid.T){
 			"send": func(t *rapid.T) {
 				size := rapid.SampledFrom([]int{0, 4, 100, 5000}).Draw(t, "size")
 				for range rapid.IntRange(1, 40).Draw(t, "frames") {
-					stamp(size)
+					h := wire.Header{Kind: wire.Call}
+					want := s.next
+					sizes[want] = size
+					var kept keptFrame
+					if size > 0 {
+						kept = keptFrame{buf: pool.Get(size), length: size}
+						binary.LittleEndian.PutUint32(kept.buf.Bytes(), want)
+					}
+					s.add(&h, kept)
+					require.Equal(t, want, h.Seq)
+				}
+			},
+			"leave": func(t *rapid.T) {
+				for range rapid.IntRange(1, 60).Draw(t, "frames") {
+					if s.due() {
+						s.leave()
+					}
 				}
 			},
 			"ack": func(t *rapid.T) {
-				n := s.acked + uint32(rapid.IntRange(0, int(s.leaving-s.acked)).Draw(t, "by"))
+				n := s.acked + uint32(rapid.IntRange(0, int(s.left-s.acked)).Draw(t, "by"))
 				want := freed{}
 				for at := s.acked; at != n; at++ {
 					want[Small].count++
@@ -59,123 +63,178 @@ func TestSentFrames(t *testing.T) {
 				require.Zero(t, f)
 				require.Equal(t, before, s.acked)
 			},
-			"ack of what was not sent": func(t *rapid.T) {
-				_, err := s.ack(s.leaving + rapid.Uint32Range(1, 1<<20).Draw(t, "by"))
+			"ack of what never left": func(t *rapid.T) {
+				_, err := s.ack(s.left + rapid.Uint32Range(1, 1<<20).Draw(t, "by"))
 				require.ErrorAs(t, err, new(*wire.ParseError))
 			},
 			"rewind": func(*rapid.T) { s.rewind() },
+			"narrow": func(t *rapid.T) { s.setNarrow(rapid.SampledFrom([]int{0, 100, 9000}).Draw(t, "bytes")) },
 			"": func(t *rapid.T) {
-				bytes := 0
+				bytes, wide := 0, 0
 				for n := s.acked; n != s.next; n++ {
 					k := s.at(n)
 					require.Equal(t, n, k.h.Seq)
-					require.EqualValues(t, sizes[n], k.h.Length)
+					require.Equal(t, sizes[n], len(k.payload()))
 					bytes += sizes[n]
+					if sizes[n] > s.narrow {
+						wide++
+					}
 					if sizes[n] >= 4 {
-						require.Equal(t, n, binary.LittleEndian.Uint32(k.buf.Bytes()))
+						require.Equal(t, n, binary.LittleEndian.Uint32(k.payload()))
 					}
 				}
 				require.Equal(t, bytes, s.bytes)
+				require.Equal(t, wide, s.wide)
 				require.LessOrEqual(t, s.leaving-s.acked, s.len())
+				require.LessOrEqual(t, s.left-s.acked, s.len())
 			},
 		})
 	})
 }
 
-// TestNumbers: what a lane says of frames that come, and when it says it.
-func TestNumbers(t *testing.T) {
-	var n numbers
-	due := 0
-	n.retain(1<<20, func() { due++ })
-	frame := func(seq uint32, length uint32) wire.Header {
-		return wire.Header{Kind: wire.Call, Lane: LaneID, Seq: seq, Length: length}
+// TestIncoming: which frames a lane takes in, and when it says so.
+func TestIncoming(t *testing.T) {
+	var in incoming
+	in.parts.maxMessage, in.parts.maxParts = 1<<20, 10
+	p, other := &path{}, &path{}
+	frame := func(p *path, seq, length uint32) (whole, due bool, err error) {
+		h := wire.Header{Kind: wire.Call, Lane: LaneID, Call: uint64(seq), Seq: seq, Length: length, Total: length}
+		if length > 0 {
+			if _, err := in.land(p, &h); err != nil {
+				return false, false, err
+			}
+		}
+		m, whole, due, err := in.frame(p, &h)
+		if m.Payload != nil {
+			m.Payload.Release()
+		}
+		return whole, due, err
 	}
-	take := func(seq, length uint32) {
-		h := frame(seq, length)
-		drop, err := n.Check(&h)
+	takes := func(p *path, seq, length uint32, want bool) (due bool) {
+		t.Helper()
+		whole, due, err := frame(p, seq, length)
 		require.NoError(t, err)
-		require.False(t, drop)
-		n.Took(&h)
+		require.Equal(t, want, whole)
+		return due
 	}
-	take(0, 10)
-	again := frame(0, 10)
-	drop, err := n.Check(&again)
-	require.NoError(t, err)
-	require.True(t, drop)
-	require.EqualValues(t, 1, n.info().Duplicates)
-	gap := frame(2, 10)
-	_, err = n.Check(&gap)
-	require.ErrorAs(t, err, new(*wire.ParseError))
-	h := frame(1, 10)
-	h.Ack = 1
-	_, err = n.Check(&h)
-	require.ErrorAs(t, err, new(*wire.ParseError), "nothing was sent yet")
-
+	_, _, err := frame(p, 0, 10)
+	require.ErrorAs(t, err, new(*wire.ParseError), "before MOVE")
+	in.move(p)
+	takes(p, 0, 10, true)
+	takes(p, 0, 10, false)
+	takes(p, 0, 0, false)
+	require.EqualValues(t, 2, in.duplicates)
+	takes(other, 1, 10, false)
+	in.move(other)
+	takes(p, 1, 10, false)
+	takes(p, 1, 0, false)
+	_, _, err = frame(other, 2, 10)
+	require.ErrorAs(t, err, new(*wire.ParseError), "frame 1 is missing")
 	for seq := uint32(1); seq < owedFrames; seq++ {
-		require.Zero(t, due)
-		take(seq, 10)
+		require.Equal(t, seq == owedFrames-1, takes(other, seq, 10, true), "after so many frames")
 	}
-	require.Equal(t, 1, due, "after so many frames")
-	out := wire.Header{Kind: wire.Ack}
-	n.Stamp(&out, nil)
-	require.Equal(t, wire.Header{Kind: wire.Ack, Lane: LaneID, Ack: owedFrames}, out)
+	require.EqualValues(t, owedFrames, in.say())
 	for seq := range uint32(owedBytes >> 16) {
-		require.Equal(t, 1, due)
-		take(owedFrames+seq, 1<<16)
+		require.Equal(t, seq == owedBytes>>16-1, takes(other, owedFrames+seq, 1<<16, true), "after so many bytes")
 	}
-	require.Equal(t, 2, due, "after so many bytes")
+}
+
+// A link that loses the lane while a frame lands keeps the memory that it may
+// write into, and nobody else has it (case 12).
+func TestLandingInterrupted(t *testing.T) {
+	pooltest.Check(t)
+	for name, flags := range map[string]wire.Flags{"whole": 0, "first chunk": wire.More, "later chunk": wire.More | wire.Cont} {
+		t.Run(name, func(t *testing.T) {
+			var in incoming
+			in.parts.maxMessage, in.parts.maxParts = 1<<20, 10
+			defer in.reset()
+			old, next := &path{}, &path{}
+			in.move(old)
+			total := uint32(300)
+			h := wire.Header{Kind: wire.Call, Lane: LaneID, Call: 1, Length: 100, Total: total, Flags: wire.More}
+			if flags&wire.Cont != 0 {
+				b, err := in.land(old, &h)
+				require.NoError(t, err)
+				copy(b, "begin")
+				_, _, _, err = in.frame(old, &h)
+				require.NoError(t, err)
+				h.Seq, h.Total = 1, 100
+			}
+			if h.Flags = flags; flags == 0 {
+				h.Total = h.Length
+			}
+			stray, err := in.land(old, &h)
+			require.NoError(t, err)
+			in.move(next)
+			b, err := in.land(next, &h)
+			require.NoError(t, err)
+			copy(b, "right")
+			copy(stray, "WRONG")
+			require.Equal(t, "right", string(b[:5]))
+			m, whole, _, err := in.frame(next, &h)
+			require.NoError(t, err)
+			require.Equal(t, flags == 0, whole)
+			copy(stray, "WRONG")
+			_, whole, _, err = in.frame(old, &h)
+			require.NoError(t, err)
+			require.False(t, whole)
+			if flags != 0 {
+				h.Seq++
+				h.Flags, h.Total, h.Length = wire.Cont, h.Total*uint32(flags>>1&1)+100, total-100-100*uint32(flags>>1&1)
+				_, err = in.land(next, &h)
+				require.NoError(t, err)
+				m, whole, _, err = in.frame(next, &h)
+				require.NoError(t, err)
+				require.True(t, whole)
+			}
+			got := m.Payload.Bytes()
+			require.NotContains(t, string(got), "WRONG")
+			require.Contains(t, string(got), "right")
+			m.Payload.Release()
+			in.left(old)
+			in.left(next)
+		})
+	}
 }
 
 // Keeping a frame allocates nothing once there was as much before.
 func TestKeepingAllocatesNothing(t *testing.T) {
-	var n numbers
-	n.retain(4<<20, func() {})
+	o := newOutgoing()
 	payload := make([]byte, 64)
-	require.Zero(t, testing.AllocsPerRun(1000, func() { keepOne(&n, payload) }))
+	require.Zero(t, testing.AllocsPerRun(1000, func() { keepOne(o, payload) }))
 }
 
 func BenchmarkKeep(b *testing.B) {
 	for _, c := range []struct {
 		name string
 		size int
-		keep bool
-	}{{"off", 64, false}, {"64B", 64, true}, {"4KiB", 4 << 10, true}, {"64KiB", 64 << 10, true}} {
+	}{{"64B", 64}, {"4KiB", 4 << 10}, {"64KiB", 64 << 10}} {
 		b.Run(c.name, func(b *testing.B) {
-			var n numbers
-			if c.keep {
-				n.retain(4<<20, func() {})
-			}
+			o := newOutgoing()
 			payload := make([]byte, c.size)
 			b.ReportAllocs()
 			for b.Loop() {
-				keepOne(&n, payload)
+				keepOne(o, payload)
 			}
 		})
 	}
 }
 
+func newOutgoing() *outgoing {
+	o := new(outgoing)
+	o.init(4<<20, 64<<10)
+	o.bind(&carrier{link: newNullLink(TCP), move: 1}, nil, 0)
+	return o
+}
+
 var keptHeader wire.Header
 
 // keepOne is all that is done for a frame that is sent and acknowledged.
-func keepOne(n *numbers, payload []byte) {
-	_ = n.take(context.Background(), Small, len(payload))
+func keepOne(o *outgoing, payload []byte) {
+	slot, _ := o.reserve(context.Background(), Small, len(payload))
+	copy(slot.Payload, payload)
 	h := &keptHeader
-	*h = wire.Header{Kind: wire.Call, Lane: LaneID, Length: uint32(len(payload))}
-	n.Stamp(h, payload)
-	_ = n.ack(h.Seq + 1)
-}
-
-// The number in a MOVE may be older than what was acknowledged, never newer
-// than what has left.
-func TestMoveMayBeOlderThanAck(t *testing.T) {
-	n := numbers{}
-	n.retain(1<<20, func() {})
-	for range 3 {
-		n.Stamp(&wire.Header{Kind: wire.Call}, nil)
-	}
-	require.NoError(t, n.ack(2))
-	for next, may := range map[uint32]bool{0: true, 1: true, 2: true, 3: true, 4: false, 1 << 30: false} {
-		require.Equal(t, may, n.mayAck(next), "next %d", next)
-	}
-	n.reset()
+	*h = wire.Header{Kind: wire.Call, Lane: LaneID}
+	_, _ = o.send(slot, h, 0)
+	_, _ = o.acked(h.Seq + 1)
 }

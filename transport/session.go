@@ -2,9 +2,7 @@ package transport
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
-	"io"
 	"net"
 	"sync"
 	"time"
@@ -46,117 +44,129 @@ type Limits struct {
 
 // Info says what carries a session, for people.
 type Info struct {
-	Kind      Kind      // of the link that carries the lane; 0 before that is settled
+	Kind      Kind      // of the link that carries the lane; 0 while none does
 	Reason    string    // why it is not a fast link; "" when it is. "peer: …" is what the peer said
 	Since     time.Time // when it was settled
-	Attempts  int       // at a fast link
+	Attempts  int       // at fast links
 	Fallbacks int       // attempts that failed
 	Stale     int       // answers that came for another attempt, ignored
-	Moves     int       // of the lane, from a fast link and to one
-	Link      LinkInfo
+	Moves     int       // of the lane, from one link to another
+	Resumes   int       // control connections after the first
+	Ready     int       // fast links that carry the lane or stand by
+	Link      LinkInfo  // that carries the lane
 	Retention Retention
+
+	// Failover is how long the lane was without a link at its last move from a
+	// link that had died: from the death, as this side noticed it, until
+	// frames could leave again.
+	Failover time.Duration
 }
 
-// Retention is what a lane keeps for the peer so that it can move. All is 0
-// where it cannot.
+// Retention is what a lane keeps for the peer so that it can move.
 type Retention struct {
 	Frames, Bytes int    // sent, and not known to be taken in
 	Resent        uint64 // frames sent again
 	Duplicates    uint64 // frames that came again, dropped
 }
 
-// Session is two live processes that know each other: a control link, maybe a
-// fast link, and a lane.
+// Session is two live processes that know each other: a control link, fast
+// links, and a lane that one of them carries. It has no goroutine of its own.
 //
-// Its goroutine (run) sends the frames of the session and ends it. Links
-// deliver in their own goroutines (receiver). What they have in common is
-// guarded by mu; sinkMu makes the calls of the sink take turns and is taken
-// before mu. The fields of the first group never change after start.
+// Links deliver in their own goroutines (path). What they have in common is
+// guarded by mu; sinkMu makes the calls of the sink take turns. Locks are taken
+// in the order sinkMu, mu, incoming.mu, outgoing.mu. The fields of the first
+// group never change.
 //
-// It ends in this order: end records why; run says CLOSE, closes both links,
-// tells the sink, waits for what still works at a fast link and for the links,
-// gives back what was half received, and closes done.
+// It ends in this order: end records why and lets senders fail; shutdown says
+// CLOSE, closes the links, tells the sink, waits for what still works at links
+// and for the links, gives back what is kept, and closes done.
 type Session struct {
 	network *Network
 	cfg     Config
 	client  bool
-	control Link
-	newSink func(*Session) Sink
+	addr    string // client: of the server
+	id      wire.SessionID
+	peer    wire.HelloMsg
+	sums    bool   // payload sums are on
+	unable  string // why there can be no fast link; "" if there can
+	sink    Sink
+	forget  func() // server: called when it ends
 
-	ctx      context.Context // done when the session ends
-	cancel   context.CancelFunc
-	wake     chan struct{} // one token: there are jobs
-	greeted  chan struct{} // closed when HELLO has been taken in
-	settled  chan struct{} // closed when a link carries the lane
-	ending   chan struct{} // closed when err is set
-	done     chan struct{} // closed when nothing of the session is left
-	deadline *time.Timer   // of HELLO
-	lease    *time.Timer   // of the attempt; nil while there is none; guarded by mu
-	retry    *time.Timer   // of the next attempt; likewise
-	workers  sync.WaitGroup
-
-	// set once by the frame that says HELLO, before greeted is closed
-	id     wire.SessionID
-	peer   wire.HelloMsg
-	sums   bool   // payload sums are on
-	unable string // why this side cannot have a fast link; of the client set by start
-	lane   Lane
+	ctx     context.Context // done when the session ends
+	cancel  context.CancelFunc
+	settled chan struct{} // closed when a link first carries the lane
+	ending  chan struct{} // closed when err is set
+	done    chan struct{} // closed when nothing of the session is left
+	workers sync.WaitGroup
+	lane    Lane
 
 	sinkMu sync.Mutex
-	sink   Sink // nil before HELLO
 	ended  bool // the sink was told
 
 	mu       sync.Mutex
 	err      *SessionError // why it ends
 	tellPeer bool          // a CLOSE is due
-	jobs     []job
-	pongs    int // of them
-	attempt  attempt
-	half     Half // of the attempt
-	fast     Link // of the attempt
-	holds    bool // one of Network.settingUp
-	since    time.Time
+	control  *path         // nil: lost
+	cut      error         // why it was lost
+	away     bool          // GOAWAY was said here
+	fast     []*path       // READY was seen both ways; oldest first
+	try      *attempt      // at a fast link; nil: none is under way
+	move     uint32        // number of the newest move
+	target   *path         // client: where that goes, until it is there
+	carrying *path         // nil: the lane pauses
+	paused   time.Time     // since when
+	prefer   Kind          // client: what Migrate asked for; 0: a fast link
+	changed  chan struct{} // closed when carrying changes
+	info     Info          // what is counted
+	inRow    int           // attempts that failed and links that died, since a link held
+	died     bool          // the last of them was a link
+	redials  bool          // client: a new control connection is being made
+	retry    *time.Timer   // of the next attempt; nil: none is planned
+	lost     *time.Timer   // ends a session without links; nil: it has one
+	tick     *time.Timer   // of keepalive
 }
 
-// job is a frame of the session that waits to be sent, or with run what waits
-// for the frames before it to be sent.
-type job struct {
-	link    Link
-	kind    wire.Kind
-	payload []byte
-	run     func()
-}
-
-func newSession(n *Network, cfg Config, control Link, client bool, newSink func(*Session) Sink) *Session {
+// newSession makes the session of a HELLO that came over the link, and its
+// first path. It begins with begin.
+func newSession(n *Network, cfg Config, client bool, m *wire.HelloMsg, link Link) (*Session, *path) {
 	s := &Session{
-		network: n, cfg: cfg, client: client, control: control, newSink: newSink,
-		wake:    make(chan struct{}, 1),
-		greeted: make(chan struct{}),
+		network: n, cfg: cfg, client: client, id: m.Session, peer: *m,
+		sums:    cfg.PayloadSum || m.Features&wire.FeaturePayloadSum != 0,
 		settled: make(chan struct{}),
 		ending:  make(chan struct{}),
 		done:    make(chan struct{}),
+		changed: make(chan struct{}),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.attempt.client = client
-	s.lane.s = s
+	calls := cfg.MaxCalls
 	if client {
-		rand.Read(s.id[:])
+		calls = int(min(m.MaxCalls, 1<<20)) // calls go one way, and replies to them back
 	}
-	return s
+	s.lane.init(s, calls, link.MaxPayload())
+	s.control = newPath(s, link, 0)
+	s.paused = time.Now()
+	return s, s.control
 }
 
-// start sets the session going.
-func (s *Session) start() {
-	s.control.Number(&s.lane.numbers)
+// open makes the sink. It may end the session, which then tells it.
+func (s *Session) open(newSink func(*Session) Sink) {
+	s.sinkMu.Lock()
+	defer s.sinkMu.Unlock()
+	s.sink = newSink(s)
+}
+
+// begin sets the session going.
+func (s *Session) begin(unable string) {
 	s.mu.Lock()
-	s.deadline = time.AfterFunc(s.cfg.HandshakeTimeout, s.helloTimeout)
-	if s.client {
-		s.unable = s.noFastLink()
-		s.post(s.control, wire.Hello, s.hello())
+	defer s.mu.Unlock()
+	s.unable = unable
+	s.info.Reason = unable
+	if s.err != nil {
+		return
 	}
-	s.mu.Unlock()
-	go s.run()
-	s.control.Start(&receiver{s: s, link: s.control})
+	s.tick = time.AfterFunc(s.tickTime(), s.keepAlive)
+	s.plan()
+	s.steer()
 }
 
 // ID names the session for as long as both processes live.
@@ -180,12 +190,12 @@ func (s *Session) PeerLimits() Limits {
 func (s *Session) Transport() Info {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	a := &s.attempt
-	info := Info{Reason: a.reason, Since: s.since, Attempts: a.made, Fallbacks: a.failed, Stale: a.stale, Moves: a.moves}
-	if c := s.lane.bound.Load(); c != nil {
-		info.Kind, info.Link = c.link.Kind(), c.link.Info()
+	info := s.info
+	info.Ready = len(s.fast)
+	if p := s.carrying; p != nil {
+		info.Kind, info.Link, info.Since = p.link.Kind(), p.link.Info(), p.since
 	}
-	info.Retention = s.lane.numbers.info()
+	info.Retention = s.lane.retention()
 	return info
 }
 
@@ -196,7 +206,8 @@ func (s *Session) GoAway() error {
 	if s.err != nil {
 		return s.err
 	}
-	s.post(s.control, wire.GoAway, nil)
+	s.away = true
+	s.say(wire.GoAway, nil)
 	return nil
 }
 
@@ -224,14 +235,6 @@ func (s *Session) Err() error {
 	return s.err
 }
 
-func (s *Session) setupError(addr string) error {
-	step := "fast link"
-	if !s.isGreeted() {
-		step = "hello"
-	}
-	return &SetupError{Addr: addr, Step: step, Err: s.Err()}
-}
-
 // end records why the session ends; only the first counts.
 func (s *Session) end(what string, err error, tellPeer bool) {
 	s.mu.Lock()
@@ -245,73 +248,29 @@ func (s *Session) endLocked(what string, err error, tellPeer bool) {
 	}
 	s.err = &SessionError{What: what, Err: err}
 	s.tellPeer = tellPeer
-	if s.deadline != nil {
-		s.deadline.Stop()
-	}
-	if s.lease != nil {
-		s.lease.Stop()
-	}
-	if s.retry != nil {
-		s.retry.Stop()
+	for _, t := range []*time.Timer{s.retry, s.lost, s.tick} {
+		if t != nil {
+			t.Stop()
+		}
 	}
 	s.cancel()
 	close(s.ending)
+	s.lane.end(s.err)
+	go s.shutdown()
 }
 
-func (s *Session) helloTimeout() {
-	s.end("closed here", errors.New("no HELLO in time"), true)
+// spawn runs fn beside the session, which waits for it at its end. It does
+// nothing once the session has ended.
+func (s *Session) spawn(fn func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.spawnLocked(fn)
 }
 
-// post hands a job to run. Callers hold mu.
-func (s *Session) post(link Link, kind wire.Kind, payload []byte) {
-	s.postJob(job{link: link, kind: kind, payload: payload})
-}
-
-func (s *Session) postJob(j job) {
-	s.jobs = append(s.jobs, j)
-	select {
-	case s.wake <- struct{}{}:
-	default:
+func (s *Session) spawnLocked(fn func()) {
+	if s.err == nil {
+		s.workers.Go(fn)
 	}
-}
-
-func (s *Session) run() {
-	for {
-		select {
-		case <-s.wake:
-			s.mu.Lock()
-			jobs := s.jobs
-			s.jobs, s.pongs = nil, 0
-			s.mu.Unlock()
-			for _, j := range jobs {
-				s.work(j)
-			}
-		case <-s.ending:
-			s.shutdown()
-			return
-		}
-	}
-}
-
-func (s *Session) work(j job) {
-	if j.run != nil {
-		j.run()
-		return
-	}
-	// The link that cannot send tells its receiver why.
-	_ = sendControl(s.ctx, j.link, j.kind, j.payload)
-}
-
-func sendControl(ctx context.Context, link Link, kind wire.Kind, payload []byte) error {
-	slot, err := link.Reserve(ctx, Control, len(payload))
-	if err != nil {
-		return err
-	}
-	copy(slot.Payload, payload)
-	if err = link.Commit(slot, &wire.Header{Kind: kind}); err != nil {
-		link.Discard(slot)
-	}
-	return err
 }
 
 // farewell bounds how long an ending session tries to tell its peer why.
@@ -319,38 +278,36 @@ const farewell = 100 * time.Millisecond
 
 func (s *Session) shutdown() {
 	s.mu.Lock()
-	err, tell, fast, half := s.err, s.tellPeer, s.fast, s.half
-	s.fast, s.half = nil, nil
-	s.dropHold()
+	err, tell := s.err, s.tellPeer
+	paths := append([]*path(nil), s.fast...)
+	if s.control != nil {
+		paths = append([]*path{s.control}, paths...)
+	}
+	s.control, s.fast, s.carrying = nil, nil, nil
 	s.mu.Unlock()
 
-	if tell {
+	if tell && len(paths) > 0 {
 		ctx, cancel := context.WithTimeout(context.Background(), farewell)
-		_ = sendControl(ctx, s.control, s.lastWord(), closeText(err.Err))
+		_ = s.sendOwn(ctx, paths[0].link, ownFrame{wire.Close, closeText(err.Err)})
 		cancel()
-		s.control.Close(nil)
-	} else {
-		s.control.Close(err) // at once: there is nothing left to say
 	}
-	if fast != nil {
-		fast.Close(nil)
+	for _, p := range paths {
+		if tell || p.fast() {
+			p.link.Close(nil)
+		} else {
+			p.link.Close(err) // at once: there is nothing left to say
+		}
 	}
 	s.tellSink(err)
-	if half != nil {
-		half.Abort()
-	}
 	s.workers.Wait()
-	<-s.control.Done()
-	s.lane.reset()
-	close(s.done)
-}
-
-// lastWord is the kind of frame that tells the peer of the end.
-func (s *Session) lastWord() wire.Kind {
-	if !s.client && !s.isGreeted() {
-		return wire.Refuse
+	for _, p := range paths {
+		<-p.link.Done()
 	}
-	return wire.Close
+	s.lane.reset()
+	if s.forget != nil {
+		s.forget()
+	}
+	close(s.done)
 }
 
 func closeText(err error) []byte {
@@ -365,41 +322,51 @@ func (s *Session) tellSink(err *SessionError) {
 	s.sinkMu.Lock()
 	defer s.sinkMu.Unlock()
 	s.ended = true
-	if s.sink != nil {
-		s.sink.Ended(err)
-	} else if !s.client && s.cfg.OnSetupError != nil {
-		remote := s.control.Info().Remote
-		s.cfg.OnSetupError(remote, &SetupError{Addr: remote.String(), Step: "hello", Err: err})
-	}
+	s.sink.Ended(err)
 }
 
-// deliver gives a message to the sink.
-func (s *Session) deliver(m Message) {
+// take takes in a frame of the lane, and gives the message that it completes to
+// the sink, in the order of frames whatever link they came by.
+func (s *Session) take(p *path, h *wire.Header) error {
 	s.sinkMu.Lock()
 	defer s.sinkMu.Unlock()
+	m, whole, due, err := s.lane.in.frame(p, h)
+	if due {
+		s.mu.Lock()
+		s.post(p, ownFrame{kind: wire.Ack})
+		s.mu.Unlock()
+	}
+	if !whole {
+		return err
+	}
 	if s.ended {
 		if m.Payload != nil {
 			m.Payload.Release()
 		}
-		return
+		return err
 	}
 	s.sink.Message(m)
+	return err
 }
 
-// linkEnded is told by a receiver that its link is dead.
-func (s *Session) linkEnded(link Link, err error) {
-	if link == s.control {
-		if err == nil {
-			err = net.ErrClosed
-		} else if errors.Is(err, io.EOF) {
-			err = io.ErrUnexpectedEOF // a regular end is said with CLOSE
-		}
-		s.end("control link", err, false)
-		return
+func (s *Session) closedByPeer(payload []byte) error {
+	text, _, err := wire.ParseFault(payload)
+	if err != nil {
+		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if link == s.fast && err != nil {
-		_ = s.stepLocked(attemptEvent{is: evLinkDown, text: err.Error(), err: err})
+	if text == "" {
+		err = net.ErrClosed
+	} else {
+		err = &PeerError{Text: text}
+	}
+	s.end("closed by the peer", err, false)
+	return nil
+}
+
+func (s *Session) goneAway() {
+	s.sinkMu.Lock()
+	defer s.sinkMu.Unlock()
+	if !s.ended {
+		s.sink.GoAway()
 	}
 }

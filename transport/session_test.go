@@ -118,7 +118,11 @@ func end(t *testing.T, c, s peer) {
 	within(t, s.Done())
 }
 
-func overTCP() *transport.Network { return &transport.Network{Carrier: &tcp.Carrier{}} }
+func overTCP() *transport.Network {
+	n := &transport.Network{Carrier: &tcp.Carrier{}}
+	n.Config.ResumeWithin = 100 * time.Millisecond
+	return n
+}
 
 func send(t *testing.T, p peer, h wire.Header, msg []byte) {
 	t.Helper()

@@ -16,6 +16,7 @@ import (
 	"context"
 	"net"
 
+	"github.com/verbena-rpc/verbena/pool"
 	"github.com/verbena-rpc/verbena/transport/wire"
 )
 
@@ -49,21 +50,18 @@ const (
 )
 
 // Link is one attachment to a peer. Its methods may be called from any
-// goroutine. Frames are sent in three steps, so that a message is encoded
+// goroutine. Frames are sent in steps, so that a message is encoded
 // straight into the memory that it is sent from:
 //
 //	slot, err := link.Reserve(ctx, transport.Small, n)
 //	copy(slot.Payload, …)
 //	err = link.Commit(slot, &wire.Header{Kind: wire.Call, …})
+//	link.Flush()
 //
-// Frames leave in the order of Commit as the link saw it.
+// Frames of lanes leave in the order of Commit as the link saw it. Those of the
+// link itself may pass them.
 type Link interface {
 	Kind() Kind
-
-	// Number makes n number the frames of lanes, on this link and others. It
-	// is called before Start and before a frame of a lane is sent, or not at
-	// all: then the link numbers by itself, from 0.
-	Number(n Numbers)
 
 	// Start begins delivery to r. It is called once, before anything else
 	// arrives at r; frames may be sent before. If the link has died by itself
@@ -80,14 +78,19 @@ type Link interface {
 	// given back by Commit or Discard, soon: slots are few.
 	Reserve(ctx context.Context, class Class, n int) (Slot, error)
 
-	// Commit sends the frame in s. The caller sets Kind, Flags, Lane, Call,
-	// Method, Total and Arg of h; the link sets the others (Numbers give Seq
-	// and Ack), and sends a payload sum where the caller set flag Sum. h is
-	// not kept. Commit never waits for the peer. An error means that the frame
-	// was not and will never be sent, and the slot is still the caller's, to
-	// be given back by Discard. A link that was accepted may hold frames back
-	// until the first frame of the peer has arrived.
+	// Commit gives the frame in s to the link. It leaves with the next Flush at
+	// the latest: each Commit is followed by one. The caller sets Kind, Flags,
+	// Lane, Seq, Ack, Call, Method, Total and Arg of h; the link sets the others,
+	// and sends a payload sum where the caller set flag Sum. h is not kept.
+	// Commit never waits for the peer, nor for whoever flushes. An error means
+	// that the frame was not and will never be sent, and the slot is still the
+	// caller's, to be given back by Discard.
 	Commit(s Slot, h *wire.Header) error
+
+	// Flush lets what was committed leave, as far as the peer has room. It does
+	// not wait for the peer, nor for another that flushes. A link that was
+	// accepted may hold frames back until the first frame of the peer has arrived.
+	Flush()
 
 	// Discard gives a slot back unused.
 	Discard(s Slot)
@@ -104,32 +107,7 @@ type Link interface {
 	// and Receiver.Closed has returned.
 	Done() <-chan struct{}
 
-	// Unsent tells take of the frames of lanes that were committed and have
-	// no number yet, in order; nothing further becomes of them. It is called
-	// from within Receiver.Closed at most once, while no Commit runs. take
-	// keeps neither header nor payload.
-	Unsent(take func(h *wire.Header, payload []byte))
-
 	Info() LinkInfo
-}
-
-// Numbers give the frames of lanes their numbers, and hold those of the peer
-// against what is expected. A link calls Stamp from one goroutine at a time in
-// the order in which frames leave, Check and Took from one at a time in the
-// order in which they arrive; the two may run together. Each is called for
-// every frame, whatever its kind.
-type Numbers interface {
-	// Stamp sets Seq and Ack of a frame that leaves. It keeps neither header
-	// nor payload.
-	Stamp(h *wire.Header, payload []byte)
-
-	// Check takes in the header of a frame. drop: the frame is right and not
-	// for the Receiver. The error is a *wire.ParseError.
-	Check(h *wire.Header) (drop bool, err error)
-
-	// Took says that the frame last checked is there, its payload in place and
-	// right, and is given to the Receiver next.
-	Took(h *wire.Header)
 }
 
 // Slot is room for one frame on the link that gave it.
@@ -142,13 +120,19 @@ type Slot struct {
 	Token uint64
 	Ref   any
 
+	// Buf holds Payload from byte At on, where the memory is not bound to the
+	// link: then whoever retains it may read the payload after Commit. Else nil.
+	Buf *pool.Buf
+	At  int
+
 	via   *carrier // of Lane: what gave it; nil: a buffer of the lane's own
 	class Class    // of Lane
+	wide  bool     // of Lane: it needs chunks
 }
 
 // Receiver takes in what a link delivers. The link calls it from one goroutine
 // at a time, in order of arrival, with headers that were checked: sum, epoch,
-// length, sequence. An error closes the link with that error.
+// length. An error closes the link with that error.
 //
 // Neither method may wait: on RDMA one poller serves many links.
 type Receiver interface {

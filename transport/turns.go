@@ -19,8 +19,7 @@ func openLimit(maxMessage int) int64 { return max(2*int64(maxMessage), minOpen) 
 // messages in chunks, of which the peer takes in so many at once, and for frames
 // of which a copy is kept. Any goroutine may call it; the limits are set before.
 //
-// It does not know of the session's end: whoever has a turn then fails, gives
-// it back, and so the next.
+// After end nobody gets in any more.
 type turns struct {
 	maxCount int
 	maxBytes int64
@@ -29,34 +28,36 @@ type turns struct {
 	count   int
 	bytes   int64
 	waiting []*turn // oldest first
+	ended   error
 }
 
 type turn struct {
 	bytes int
-	ready chan struct{} // closed when it has come
+	ready chan struct{} // closed when it has come, or never will
+	err   error
 }
 
 // take waits for a turn until ctx is done.
 func (t *turns) take(ctx context.Context, bytes int) error {
 	t.mu.Lock()
-	if len(t.waiting) == 0 && t.enter(bytes) {
+	if err := t.ended; err != nil || len(t.waiting) == 0 && t.enter(bytes) {
 		t.mu.Unlock()
-		return nil
+		return err
 	}
-	w := &turn{bytes, make(chan struct{})}
+	w := &turn{bytes: bytes, ready: make(chan struct{})}
 	t.waiting = append(t.waiting, w)
 	t.mu.Unlock()
 
 	select {
 	case <-w.ready:
-		return nil
+		return w.err
 	case <-ctx.Done():
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	i := slices.Index(t.waiting, w)
 	if i < 0 {
-		return nil // it came meanwhile
+		return w.err // it came meanwhile
 	}
 	t.waiting = slices.Delete(t.waiting, i, i+1)
 	t.grant() // the next may need less
@@ -70,6 +71,18 @@ func (t *turns) give(count, bytes int) {
 	t.count -= count
 	t.bytes -= int64(bytes)
 	t.grant()
+}
+
+// end lets all fail who wait, and who come later.
+func (t *turns) end(err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.ended = err
+	for _, w := range t.waiting {
+		w.err = err
+		close(w.ready)
+	}
+	t.waiting = nil
 }
 
 func (t *turns) grant() {

@@ -1,7 +1,6 @@
 package linktest
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"net"
@@ -204,97 +203,3 @@ func testCloseUnstarted(t *testing.T, pair Pair) {
 	a.Start(a)
 	require.Empty(t, a.closed)
 }
-
-// testUnsent: whatever a link that dies under load had been given is either
-// numbered or told of when it is closed, once and in the order of Commit.
-func testUnsent(t *testing.T, pair Pair) {
-	for round := range 8 {
-		a, b := newPair(t, pair)
-		var n recorder
-		a.Number(&n)
-		var gate sync.RWMutex // no Commit runs during Unsent
-		a.onClosed = func() {
-			gate.Lock()
-			defer gate.Unlock()
-			a.Unsent(n.record)
-		}
-		a.Start(a)
-		b.Start(b)
-		greet(a, b)
-		committed := make(chan uint64, 1)
-		go func() {
-			sent := uint64(0)
-			for {
-				slot, err := a.Reserve(t.Context(), transport.Small, 64)
-				if err != nil {
-					break
-				}
-				copy(slot.Payload, pattern(64, int(sent)))
-				gate.RLock()
-				err = a.Commit(slot, call(sent))
-				gate.RUnlock()
-				if err != nil {
-					a.Discard(slot)
-					break
-				}
-				sent++
-			}
-			committed <- sent
-		}()
-		time.Sleep(time.Duration(round) * time.Millisecond)
-		a.Close(errTest)
-		sent := <-committed
-		a.waitDone()
-		n.mu.Lock()
-		require.Len(t, n.calls, int(sent))
-		for i, c := range n.calls {
-			require.EqualValues(t, i, c)
-		}
-		n.mu.Unlock()
-		b.waitNotice()
-	}
-}
-
-// recorder are Numbers that remember what was numbered, or was told of.
-type recorder struct {
-	transport.Sequence
-	mu    sync.Mutex
-	calls []uint64
-}
-
-func (r *recorder) Stamp(h *wire.Header, payload []byte) {
-	r.Sequence.Stamp(h, payload)
-	if h.Kind.InLane() {
-		r.record(h, payload)
-	}
-}
-
-func (r *recorder) record(h *wire.Header, payload []byte) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !bytes.Equal(payload, pattern(64, int(h.Call))) {
-		h.Call = 1 << 63
-	}
-	r.calls = append(r.calls, h.Call)
-}
-
-// testDropped: what Numbers drop does not reach the receiver, and the frames
-// behind it do.
-func testDropped(t *testing.T, pair Pair) {
-	a, b := newPair(t, pair)
-	b.Number(&dropper{})
-	a.Start(a)
-	b.Start(b)
-	for i := range uint64(9) {
-		require.NoError(t, a.send(transport.Small, call(i), pattern(200, int(i))))
-	}
-	for i, got := range b.take(5) {
-		require.EqualValues(t, 2*i, got.h.Call)
-		requireSame(t, pattern(200, 2*i), got.payload)
-	}
-}
-
-// dropper are Numbers that drop each second call.
-type dropper struct{ transport.Sequence }
-
-func (d *dropper) Check(h *wire.Header) (bool, error) { return h.Call%2 == 1, nil }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rpc/verbena/transport"
+	"github.com/verbena-rpc/verbena/transport/linktest"
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs/simverbs"
 	"github.com/verbena-rpc/verbena/transport/wire"
 )
@@ -37,7 +38,7 @@ func (p *peer) Frame(h *wire.Header) error {
 	}
 	copy(s.Payload, p.land[:h.Length])
 	p.reply = wire.Header{Kind: wire.Reply, Lane: transport.LaneID, Flags: wire.End, Call: h.Call, Total: h.Total}
-	return p.link.Commit(s, &p.reply)
+	return linktest.Commit(p.link, s, &p.reply)
 }
 
 // BenchmarkEcho is a call and its reply over one link, the reply sent by the
@@ -78,7 +79,7 @@ func benchEcho(b *testing.B, ends [2]end, mode PollMode, callers int) {
 				var s transport.Slot
 				start := time.Now()
 				if s, err = links[0].Reserve(context.Background(), transport.Small, 64); err == nil {
-					if err = links[0].Commit(s, h); err == nil {
+					if err = linktest.Commit(links[0], s, h); err == nil {
 						<-peers[0].waiting[c]
 						times[i] = time.Since(start)
 					}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/verbena-rpc/verbena/pool/pooltest"
 	"github.com/verbena-rpc/verbena/transport"
+	"github.com/verbena-rpc/verbena/transport/linktest"
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs/ibverbs"
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs/simverbs"
@@ -205,7 +206,7 @@ func send(l transport.Link, number, n int) error {
 		return err
 	}
 	fill(s.Payload, number)
-	err = l.Commit(s, &wire.Header{Kind: wire.Call, Lane: transport.LaneID, Call: uint64(number), Total: uint32(n)})
+	err = linktest.Commit(l, s, &wire.Header{Kind: wire.Call, Lane: transport.LaneID, Seq: uint32(number), Call: uint64(number), Total: uint32(n)})
 	if err != nil {
 		l.Discard(s)
 	}

@@ -37,10 +37,9 @@ type link struct {
 	dying     chan struct{} // closed when died is set
 	done      chan struct{} // closed at the end of teardown
 
-	send    *sendRing
-	window  *credit.Window
-	grants  *credit.Grants
-	numbers transport.Numbers // set before Start, and before frames of lanes are sent
+	send   *sendRing
+	window *credit.Window
+	grants *credit.Grants
 
 	// The poller's.
 	receiver transport.Receiver // nil until Start
@@ -67,7 +66,6 @@ func newLink(ep *endpoint, epoch uint64, own, peer *wire.QP) *link {
 		done:       make(chan struct{}),
 		window:     credit.NewWindow(peer.Depth),
 		grants:     credit.NewGrants(own.Depth),
-		numbers:    new(transport.Sequence),
 	}
 	ep.send.bulkLimit = min(ep.send.bulkLimit, int32(peer.Depth-credit.Reserve)/2)
 	return l
@@ -88,9 +86,6 @@ func (l *link) dead() error {
 	}
 	return c.err
 }
-
-// Number sets who numbers the frames of lanes. See transport.Link.
-func (l *link) Number(n transport.Numbers) { l.numbers = n }
 
 // Start hands r what has arrived and what will.
 func (l *link) Start(r transport.Receiver) {

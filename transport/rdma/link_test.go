@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rpc/verbena/transport"
+	"github.com/verbena-rpc/verbena/transport/linktest"
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs/simverbs"
 	"github.com/verbena-rpc/verbena/transport/wire"
@@ -108,7 +109,7 @@ func TestControlPassesStalledFrames(t *testing.T) {
 		}
 		slot, err := links[0].Reserve(context.Background(), transport.Control, 4)
 		require.NoError(t, err)
-		require.NoError(t, links[0].Commit(slot, &wire.Header{Kind: wire.Ping}))
+		require.NoError(t, linktest.Commit(links[0], slot, &wire.Header{Kind: wire.Ping}))
 		within(t, "4 frames of the lane, and the PING", func() {
 			for links[0].Info().Stats.FramesSent < 5 {
 				time.Sleep(time.Millisecond)

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rpc/verbena/transport"
+	"github.com/verbena-rpc/verbena/transport/linktest"
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs/simverbs"
 	"github.com/verbena-rpc/verbena/transport/wire"
@@ -185,7 +186,7 @@ func TestOutOfCreditAndCutOff(t *testing.T) {
 
 		slot, err := links[0].Reserve(context.Background(), transport.Control, 0)
 		require.NoError(t, err)
-		require.NoError(t, links[0].Commit(slot, &wire.Header{Kind: wire.Ping}))
+		require.NoError(t, linktest.Commit(links[0], slot, &wire.Header{Kind: wire.Ping}))
 		require.ErrorAs(t, ended(t, links[0], sinks[0]), &failed)
 		require.Equal(t, verbs.WCRetryExcErr, failed.Status)
 		for _, f := range fabrics {

@@ -110,10 +110,6 @@ func (l *link) accept(frame []byte) error {
 	if err := l.window.Grant(h.Credit); err != nil {
 		return &wire.ParseError{Field: "credit", Got: uint64(h.Credit), Want: err.Error()}
 	}
-	drop, err := l.numbers.Check(h)
-	if err != nil {
-		return err
-	}
 	payload := frame[wire.HeaderSize:][:h.Length]
 	if h.Flags&wire.Sum != 0 {
 		if sum := binary.LittleEndian.Uint64(frame[wire.HeaderSize+len(payload):]); sum != wire.PayloadSum(payload) {
@@ -122,7 +118,7 @@ func (l *link) accept(frame []byte) error {
 	}
 	l.stats.framesReceived.Add(1)
 	l.stats.bytesReceived.Add(uint64(len(frame)))
-	if drop || h.Kind == wire.Credit {
+	if h.Kind == wire.Credit {
 		return nil
 	}
 	if len(payload) > 0 {
@@ -138,7 +134,6 @@ func (l *link) accept(frame []byte) error {
 		}
 		copy(to, payload)
 	}
-	l.numbers.Took(h)
 	return l.receiver.Frame(h)
 }
 

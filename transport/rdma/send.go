@@ -20,7 +20,7 @@ import (
 //  2. The caller encodes its payload into the slot. In parallel.
 //  3. Commit notes the header beside the slot and publishes the slot. In
 //     parallel, lock-free; here the order of frames is decided.
-//  4. The flusher stamps headers and posts all published frames that credit
+//  4. Flush: the flusher stamps headers and posts all published frames that credit
 //     allows, up to sendBatch in one crossing. One at a time: who gets the lock
 //     of the ring. Who does not get it leaves, for the holder looks again
 //     after it let go.
@@ -219,7 +219,7 @@ func (r *sendRing) home(ctx context.Context) bool {
 	}
 }
 
-// Commit publishes the frame and flushes, unless somebody is at it.
+// Commit publishes the frame. See transport.Link.
 func (l *link) Commit(s transport.Slot, h *wire.Header) error {
 	r, slot := l.send, uint32(s.Token)
 	if err := l.dead(); err != nil {
@@ -235,25 +235,12 @@ func (l *link) Commit(s transport.Slot, h *wire.Header) error {
 		e.header.Flags &^= wire.Sum
 	}
 	r.published.Push(slot)
-	l.flush()
 	l.gaveBack()
 	return nil
 }
 
-// payload is that of the frame in a slot.
-func (r *sendRing) payload(slot uint32) []byte {
-	return r.mem[int(slot)*r.slotSize+wire.HeaderSize:][:r.slots[slot].header.Length]
-}
-
-// Unsent tells of the frames that were published and not posted. The teardown
-// has the flush lock for ever. See transport.Link.
-func (l *link) Unsent(take func(h *wire.Header, payload []byte)) {
-	r := l.send
-	r.sort()
-	for slot := r.queues[credit.Data].head; slot >= 0; slot = r.slots[slot].next {
-		take(&r.slots[slot].header, r.payload(uint32(slot)))
-	}
-}
+// Flush posts what was published. See transport.Link.
+func (l *link) Flush() { l.flush() }
 
 // gaveBack tells a teardown under way that a slot may have come back.
 func (l *link) gaveBack() {
@@ -389,7 +376,6 @@ func (l *link) stamp(slot, position uint32, wr *verbs.SendWR) int {
 	r := l.send
 	h := &r.slots[slot].header
 	h.Epoch, h.Credit = l.epoch, l.grants.Stamp()
-	l.numbers.Stamp(h, r.payload(slot))
 	frame := r.mem[int(slot)*r.slotSize:][:h.FrameSize()]
 	h.Put(frame)
 	if h.Flags&wire.Sum != 0 {

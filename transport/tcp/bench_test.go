@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rpc/verbena/transport"
+	"github.com/verbena-rpc/verbena/transport/linktest"
 	"github.com/verbena-rpc/verbena/transport/wire"
 )
 
@@ -27,7 +28,7 @@ func (e *echo) Frame(h *wire.Header) error {
 	}
 	copy(slot.Payload, e.buf[:h.Length])
 	e.h = wire.Header{Kind: wire.Reply, Lane: transport.LaneID, Call: h.Call, Total: h.Length}
-	return e.link.Commit(slot, &e.h)
+	return linktest.Commit(e.link, slot, &e.h)
 }
 
 // caller wakes whoever waits for a reply.
@@ -72,7 +73,7 @@ func BenchmarkEcho(b *testing.B) {
 								break
 							}
 							*h = wire.Header{Kind: wire.Call, Lane: transport.LaneID, Call: uint64(id), Total: uint32(size)}
-							if err := client.Commit(slot, h); err != nil {
+							if err := linktest.Commit(client, slot, h); err != nil {
 								b.Error(err)
 								break
 							}

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rpc/verbena/transport"
+	"github.com/verbena-rpc/verbena/transport/linktest"
 	"github.com/verbena-rpc/verbena/transport/wire"
 )
 
@@ -72,7 +73,7 @@ func ping(t *testing.T, l transport.Link) {
 	t.Helper()
 	slot, err := l.Reserve(t.Context(), transport.Control, 0)
 	require.NoError(t, err)
-	require.NoError(t, l.Commit(slot, &wire.Header{Kind: wire.Ping}))
+	require.NoError(t, linktest.Commit(l, slot, &wire.Header{Kind: wire.Ping}))
 }
 
 func (w *witness) wait(t *testing.T) error {
@@ -131,7 +132,7 @@ func (c *closer) stopped() bool { return c.over }
 func TestNoFrameAfterClose(t *testing.T) {
 	b, _ := stream(100, 10)
 	c := &closer{}
-	p := parser{src: bytes.NewReader(b), recv: c, owner: c, nums: new(transport.Sequence), count: new(counters), buf: make([]byte, readSize)}
+	p := parser{src: bytes.NewReader(b), recv: c, owner: c, count: new(counters), buf: make([]byte, readSize)}
 	require.ErrorIs(t, p.run(), errStopped)
 	require.Empty(t, c.frames)
 }

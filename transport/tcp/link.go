@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/verbena-rpc/verbena/transport"
-	"github.com/verbena-rpc/verbena/transport/wire"
 )
 
 // linger bounds how long a regular close waits for frames that were committed
@@ -19,7 +18,7 @@ const linger = time.Second
 //
 // Two goroutines serve it: write, from the start until all is released, and
 // read, once there is a receiver. Frames leave through whoever holds the flush
-// flag: callers of Commit in turn, or write (see send.go).
+// flag: callers of Flush in turn, or write (see send.go).
 //
 // It closes in this order: shut sets dead, so that nothing is taken in; write
 // gets the flush flag and keeps it; on a regular end the frames that are left
@@ -28,8 +27,7 @@ const linger = time.Second
 type link struct {
 	conn net.Conn
 	room room
-	nums transport.Numbers // set before frames of lanes are there
-	raw  *rawWriter        // nil where the connection cannot be written without blocking
+	raw  *rawWriter // nil where the connection cannot be written without blocking
 	wake chan struct{}
 	done chan struct{}
 	dead atomic.Bool // as state.dead, for the reader
@@ -72,7 +70,6 @@ func newLink(conn net.Conn, cfg Config, epoch uint64) (transport.Link, error) {
 		raw:   newRawWriter(conn),
 		wake:  make(chan struct{}, 1),
 		done:  make(chan struct{}),
-		nums:  new(transport.Sequence),
 		state: state{epoch: epoch},
 	}
 	go l.write()
@@ -102,21 +99,6 @@ func (l *link) Info() transport.LinkInfo {
 			BytesSent: c.bytesSent.Load(), BytesReceived: c.bytesReceived.Load(),
 			SendBatches: c.sendBatches.Load(), RecvBatches: c.recvBatches.Load(),
 		},
-	}
-}
-
-// Number implements transport.Link.
-func (l *link) Number(n transport.Numbers) { l.nums = n }
-
-// Unsent implements transport.Link. It runs within tearDown, which has the
-// flush flag for ever.
-func (l *link) Unsent(take func(h *wire.Header, payload []byte)) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, f := range l.state.queue {
-		if f.h.Kind.InLane() {
-			take(&f.h, f.payload())
-		}
 	}
 }
 

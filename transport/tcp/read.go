@@ -34,7 +34,6 @@ func putSum(b []byte, n int) {
 type parser struct {
 	src   io.Reader
 	recv  transport.Receiver
-	nums  transport.Numbers
 	owner owner
 	epoch uint64      // 0: that of the first frame is adopted
 	count *counters   // of what came
@@ -60,7 +59,7 @@ func (l *link) read(recv transport.Receiver, epoch uint64, done chan<- struct{})
 	buf := pool.Get(readSize)
 	defer buf.Release()
 	p := parser{
-		src: l.conn, recv: recv, nums: l.nums, owner: l,
+		src: l.conn, recv: recv, owner: l,
 		epoch: epoch, count: &l.counters, buf: buf.Bytes(),
 	}
 	err := p.run()
@@ -171,8 +170,7 @@ func (p *parser) frame() error {
 	if err := h.Parse(p.buf[p.r:p.w]); err != nil {
 		return err
 	}
-	drop, err := p.check(h)
-	if err != nil {
+	if err := p.check(h); err != nil {
 		return err
 	}
 	if !p.corked && p.w-p.r > h.FrameSize() {
@@ -181,7 +179,7 @@ func (p *parser) frame() error {
 	}
 	p.r += wire.HeaderSize
 	if h.Length > 0 {
-		if err := p.payload(h, drop); err != nil {
+		if err := p.payload(h); err != nil {
 			return err
 		}
 		if p.owner.stopped() {
@@ -189,37 +187,29 @@ func (p *parser) frame() error {
 		}
 	}
 	p.count.framesReceived.Add(1)
-	if drop {
-		return nil
-	}
-	p.nums.Took(h)
 	return p.recv.Frame(h)
 }
 
 // check holds the header against what is known of the link.
-func (p *parser) check(h *wire.Header) (drop bool, err error) {
+func (p *parser) check(h *wire.Header) error {
 	switch {
 	case h.Length > MaxPayload:
-		return false, &wire.ParseError{Field: "length", Got: uint64(h.Length), Want: fmt.Sprintf("at most %d on TCP", MaxPayload)}
+		return &wire.ParseError{Field: "length", Got: uint64(h.Length), Want: fmt.Sprintf("at most %d on TCP", MaxPayload)}
 	case h.Epoch == 0:
-		return false, &wire.ParseError{Field: "epoch", Got: 0, Want: "another value than 0"}
+		return &wire.ParseError{Field: "epoch", Got: 0, Want: "another value than 0"}
 	case p.epoch == 0:
 		p.epoch = h.Epoch
 		p.owner.adopt(h.Epoch)
 	case h.Epoch != p.epoch:
-		return false, &wire.ParseError{Field: "epoch", Got: h.Epoch, Want: fmt.Sprintf("%#x, that of the link", p.epoch)}
+		return &wire.ParseError{Field: "epoch", Got: h.Epoch, Want: fmt.Sprintf("%#x, that of the link", p.epoch)}
 	}
-	return p.nums.Check(h)
+	return nil
 }
 
-// payload puts the payload where it belongs, and that of a frame to be dropped
-// nowhere.
-func (p *parser) payload(h *wire.Header, drop bool) error {
-	var dst []byte
-	var err error
-	if drop {
-		dst = make([]byte, h.Length)
-	} else if dst, err = p.recv.Land(h); err != nil {
+// payload puts the payload where it belongs.
+func (p *parser) payload(h *wire.Header) error {
+	dst, err := p.recv.Land(h)
+	if err != nil {
 		return err
 	}
 	if len(dst) != int(h.Length) {

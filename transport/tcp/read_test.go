@@ -44,7 +44,7 @@ func (s *sinkhole) delivered(int) {}
 
 func parse(src io.Reader) (*sinkhole, error) {
 	s := &sinkhole{}
-	p := parser{src: src, recv: s, owner: s, nums: new(transport.Sequence), count: new(counters), buf: make([]byte, readSize)}
+	p := parser{src: src, recv: s, owner: s, count: new(counters), buf: make([]byte, readSize)}
 	return s, p.run()
 }
 

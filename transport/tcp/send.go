@@ -29,8 +29,6 @@ var frames = sync.Pool{New: func() any { return new(frame) }}
 // wire is what is written of a stamped frame.
 func (f *frame) wire() []byte { return f.buf.Bytes()[:f.h.FrameSize()] }
 
-func (f *frame) payload() []byte { return f.buf.Bytes()[wire.HeaderSize:][:f.bytes] }
-
 func (f *frame) release() {
 	f.buf.Release()
 	*f = frame{}
@@ -49,7 +47,7 @@ func (l *link) Reserve(ctx context.Context, class transport.Class, n int) (trans
 	f.buf = pool.Get(wire.HeaderSize + n + wire.SumSize)
 	f.bytes, f.class = n, class
 	end := wire.HeaderSize + n
-	return transport.Slot{Payload: f.buf.Bytes()[wire.HeaderSize:end:end], Ref: f}, nil
+	return transport.Slot{Payload: f.buf.Bytes()[wire.HeaderSize:end:end], Ref: f, Buf: f.buf, At: wire.HeaderSize}, nil
 }
 
 // Discard implements transport.Link.
@@ -80,6 +78,13 @@ func (l *link) Commit(s transport.Slot, h *wire.Header) error {
 		return err
 	}
 	l.state.queue = append(l.state.queue, f)
+	l.mu.Unlock()
+	return nil
+}
+
+// Flush implements transport.Link.
+func (l *link) Flush() {
+	l.mu.Lock()
 	mine := l.takeFlag()
 	l.mu.Unlock()
 	if mine {
@@ -90,7 +95,6 @@ func (l *link) Commit(s transport.Slot, h *wire.Header) error {
 		}
 		l.flush(false)
 	}
-	return nil
 }
 
 // takeFlag takes the flush flag if it is free and frames may leave. Callers
@@ -211,7 +215,6 @@ func (l *link) nextBatch() bool {
 	l.mu.Unlock()
 	for _, f := range o.frames[old:] {
 		f.h.Epoch = epoch
-		l.nums.Stamp(&f.h, f.payload())
 		f.h.Put(f.buf.Bytes())
 	}
 	return true

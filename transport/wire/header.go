@@ -38,13 +38,14 @@ const (
 	GoAway    Kind = 10
 	Close     Kind = 11
 	Ack       Kind = 12
-	Move      Kind = 13
 	Call      Kind = 32
 	Reply     Kind = 33
 	Cancel    Kind = 34
+	Move      Kind = 40
 )
 
-// InLane says whether frames of this kind belong to a lane and take a sequence number.
+// InLane says whether frames of this kind belong to a lane. All of them but MOVE
+// take a sequence number.
 func (k Kind) InLane() bool { return k >= Call }
 
 // Flags modify a frame.
@@ -71,11 +72,11 @@ type Header struct {
 	Credit uint32 // receive slots granted, cumulative
 	Epoch  uint64
 	Seq    uint32
-	Ack    uint32
+	Ack    uint32 // next number expected from the peer
 	Call   uint64
 	Method uint64 // CALL: MethodID of the full method name
 	Total  uint32 // first frame: bytes of the message; continuation: offset
-	Arg    uint32 // CALL: microseconds left, 0 = no deadline; REPLY: code
+	Arg    uint32 // CALL: microseconds left, 0 = no deadline; REPLY: code; MOVE: number of the move
 }
 
 // FrameSize is the number of bytes of the frame: header, payload, sum.

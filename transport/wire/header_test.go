@@ -31,12 +31,12 @@ func headers() []wire.Header {
 		{Kind: wire.GoAway, Epoch: epoch},
 		{Kind: wire.Close, Length: 11, Epoch: epoch},
 		{Kind: wire.Ack, Lane: 1, Ack: 0x01020304, Epoch: epoch},
-		{Kind: wire.Move, Length: 16, Epoch: epoch},
 		{Kind: wire.Call, Flags: wire.More | wire.Sum | wire.End | wire.Idempotent, Lane: 1, Length: 4096, Credit: 200, Epoch: epoch,
 			Seq: 5, Ack: 6, Call: callID, Method: wire.MethodID("/echo.Echo/Say"), Total: 1 << 20, Arg: 250_000},
 		{Kind: wire.Reply, Flags: wire.Error | wire.End | wire.Unseen, Lane: 1, Length: 11, Credit: 201, Epoch: epoch,
 			Seq: 0xffffffff, Call: callID, Total: 11, Arg: 14},
 		{Kind: wire.Cancel, Lane: 1, Credit: 202, Epoch: epoch, Seq: 7, Ack: 8, Call: callID},
+		{Kind: wire.Move, Lane: 1, Credit: 203, Epoch: epoch, Ack: 0xfffffffe, Arg: 3},
 	}
 }
 
@@ -69,7 +69,7 @@ func TestHeaderRoundTrip(t *testing.T) {
 		h := rapid.SampledFrom(headers()).Draw(t, "header")
 		h.Credit = rapid.Uint32().Draw(t, "credit")
 		h.Epoch = rapid.Uint64().Draw(t, "epoch")
-		if h.Kind.InLane() {
+		if h.Kind.InLane() && h.Kind != wire.Move {
 			h.Lane = rapid.Uint16().Draw(t, "lane")
 			h.Seq = rapid.Uint32().Draw(t, "seq")
 			h.Ack = rapid.Uint32().Draw(t, "ack")
@@ -147,6 +147,10 @@ func TestHeaderFieldsAreChecked(t *testing.T) {
 		if h.Kind != wire.Call && h.Kind != wire.Reply {
 			zero["total"], zero["arg"] = totalAt, argAt
 		}
+		if h.Kind == wire.Move {
+			zero["seq"], zero["call"] = seqAt, callAt
+			delete(zero, "arg")
+		}
 		if !h.Kind.InLane() {
 			zero["seq"], zero["call"] = seqAt, callAt
 			if h.Kind != wire.Ack {
@@ -161,7 +165,7 @@ func TestHeaderFieldsAreChecked(t *testing.T) {
 	largest := map[wire.Kind]uint32{
 		wire.Hello: wire.MaxHello, wire.QPOffer: wire.QPSize, wire.QPAnswer: wire.QPSize, wire.Ping: wire.MaxPing, wire.Pong: wire.MaxPing,
 		wire.Refuse: 4 + wire.MaxErrorText, wire.QPAbandon: 4 + wire.MaxErrorText, wire.Close: 4 + wire.MaxErrorText,
-		wire.Ready: 0, wire.Credit: 0, wire.Ack: 0, wire.Move: wire.MoveSize, wire.GoAway: 0, wire.Cancel: 0,
+		wire.Ready: 0, wire.Credit: 0, wire.Ack: 0, wire.Move: 0, wire.GoAway: 0, wire.Cancel: 0,
 	}
 	for _, h := range valid {
 		n, limited := largest[h.Kind]
@@ -182,7 +186,7 @@ func TestHeaderFieldsAreChecked(t *testing.T) {
 // The table of PROTOCOL.md: which flag is for which kind.
 func TestHeaderFlags(t *testing.T) {
 	both := []wire.Kind{wire.Call, wire.Reply}
-	payload := append([]wire.Kind{wire.Hello, wire.Refuse, wire.QPOffer, wire.QPAnswer, wire.QPAbandon, wire.Ping, wire.Pong, wire.Close, wire.Move}, both...)
+	payload := append([]wire.Kind{wire.Hello, wire.Refuse, wire.QPOffer, wire.QPAnswer, wire.QPAbandon, wire.Ping, wire.Pong, wire.Close}, both...)
 	reply := []wire.Kind{wire.Reply}
 	on := map[wire.Flags][]wire.Kind{
 		0x01: both, 0x02: both, 0x04: payload, 0x08: reply, 0x10: both, 0x20: {wire.Call}, 0x40: nil, // UNSEEN: not alone

@@ -24,10 +24,10 @@ var rules = [...]rule{
 	GoAway:    {"GOAWAY", 0, 0},
 	Close:     {"CLOSE", Sum, maxErrorFrame},
 	Ack:       {"ACK", 0, 0},
-	Move:      {"MOVE", Sum, MoveSize},
 	Call:      {"CALL", More | Cont | Sum | End | Idempotent, limitless},
 	Reply:     {"REPLY", More | Cont | Sum | End | Error | Unseen, limitless},
 	Cancel:    {"CANCEL", 0, 0},
+	Move:      {"MOVE", 0, 0},
 }
 
 // MaxPing is the largest payload of a PING in bytes.
@@ -66,6 +66,10 @@ func (h *Header) stray() (field string, got uint64) {
 	switch {
 	case h.Total != 0:
 		return "total", uint64(h.Total)
+	case h.Kind == Move && h.Seq != 0:
+		return "seq", uint64(h.Seq)
+	case h.Kind == Move:
+		return "call", h.Call
 	case h.Arg != 0:
 		return "arg", uint64(h.Arg)
 	case h.Kind.InLane():

@@ -1,0 +1,70 @@
+package transport
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/verbena-rpc/verbena/transport/wire"
+)
+
+// ticks is how many times Config.Keepalive is looked at: a link is sent PING
+// when nothing came in one tick, and closed after that many.
+const ticks = 3
+
+// probeTime is how long a fast link has to show that its peer lives, when the
+// control link is lost; shorter where Config.Keepalive is.
+const probeTime = 2 * time.Second
+
+// SilentError says that nothing came over a link although the peer was asked.
+type SilentError struct{ For time.Duration }
+
+func (e *SilentError) Error() string { return fmt.Sprintf("the peer was silent for %v", e.For) }
+
+func (s *Session) tickTime() time.Duration { return s.cfg.Keepalive / ticks }
+
+// keepAlive looks at all links once in a tick.
+func (s *Session) keepAlive() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		return
+	}
+	if s.control != nil {
+		s.listen(s.control)
+	}
+	for _, p := range s.fast {
+		s.listen(p)
+	}
+	if p := s.carrying; p != nil && s.lane.in.unsaid() {
+		s.post(p, ownFrame{kind: wire.Ack}) // so that an idle peer keeps nothing
+	}
+	s.tick.Reset(s.tickTime())
+}
+
+func (s *Session) listen(p *path) {
+	if heard := p.heard.Load(); heard != p.counted {
+		p.counted, p.silent = heard, 0
+		return
+	}
+	if p.silent++; p.silent > ticks {
+		p.link.Close(&SilentError{s.cfg.Keepalive})
+		return
+	}
+	if p.silent == 1 || !p.sending { // not behind another that waits for room
+		s.post(p, ownFrame{wire.Ping, nil})
+	}
+}
+
+// probe asks the fast links for a sign of life. Callers hold mu.
+func (s *Session) probe() {
+	d := min(probeTime, s.cfg.Keepalive)
+	for _, p := range s.fast {
+		heard := p.heard.Load()
+		s.post(p, ownFrame{wire.Ping, nil})
+		time.AfterFunc(d, func() {
+			if p.heard.Load() == heard {
+				p.link.Close(&SilentError{d})
+			}
+		})
+	}
+}

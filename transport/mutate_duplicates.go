@@ -1,0 +1,5 @@
+//go:build verbena_mutate_duplicates
+
+package transport
+
+const mutateDuplicates = true

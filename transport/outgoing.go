@@ -1,0 +1,285 @@
+package transport
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+
+	"github.com/verbena-rpc/verbena/pool"
+	"github.com/verbena-rpc/verbena/transport/wire"
+)
+
+// carrier is a link as it carries a lane, from one move to the next.
+type carrier struct {
+	link    Link
+	move    uint32 // its number
+	pumping bool   // a goroutine sends what is due; guarded by outgoing.mu
+}
+
+// outgoing is the sending half of a lane: it numbers frames, keeps them, and
+// gives them to the link that carries the lane, in the order of their numbers.
+//
+// A frame that is added while none before it is due, leaves in the call that
+// adds it. Else a pump, a goroutine of the session, sends what is due until it
+// has caught up: after a move, or where a frame was made for another link.
+type outgoing struct {
+	bound atomic.Pointer[carrier] // as carrier, for who looks without mu
+	limit atomic.Int64            // bytes of the payload of a frame
+	room  [Control]turns          // for what is kept; Control is reserved as Small
+
+	mu      sync.Mutex
+	carrier *carrier // nil: the lane pauses
+	move    uint32   // number of the newest carrier
+	sent    sentFrames
+	ended   error // the session has ended
+}
+
+func (o *outgoing) init(retain, limit int) {
+	for c := range o.room {
+		o.room[c] = turns{maxCount: retainedFrames / len(o.room), maxBytes: int64(retain / len(o.room))}
+	}
+	o.setLimit(limit)
+}
+
+func roomOf(c Class) Class {
+	if c == Bulk {
+		return Bulk
+	}
+	return Small
+}
+
+// setLimit bounds the payloads of frames that are begun from now on.
+func (o *outgoing) setLimit(bytes int) {
+	o.limit.Store(int64(bytes))
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.sent.setNarrow(bytes)
+}
+
+// narrow says that all that is kept fits the limit.
+func (o *outgoing) narrow() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.sent.wide == 0
+}
+
+// reserve claims room for one frame, and where a link carries the lane on it.
+func (o *outgoing) reserve(ctx context.Context, class Class, n int) (Slot, error) {
+	if err := o.room[roomOf(class)].take(ctx, n); err != nil {
+		return Slot{}, err
+	}
+	if c := o.bound.Load(); c != nil && n <= c.link.MaxPayload() {
+		slot, err := c.link.Reserve(ctx, class, n)
+		if err == nil {
+			slot.via, slot.class = c, class
+			return slot, nil
+		}
+		if ctx.Err() != nil {
+			o.room[roomOf(class)].give(1, n)
+			return Slot{}, err
+		}
+	}
+	// The lane pauses, or its link is dead: what is sent is kept until it moves.
+	buf := pool.Get(n)
+	return Slot{Payload: buf.Bytes(), Ref: buf, Buf: buf, class: class}, nil
+}
+
+// discard gives a slot back unused.
+func (o *outgoing) discard(s Slot) {
+	o.room[roomOf(s.class)].give(1, len(s.Payload))
+	dropSlot(s)
+}
+
+// dropSlot gives back the memory of a slot.
+func dropSlot(s Slot) {
+	if s.via == nil {
+		s.Buf.Release()
+		return
+	}
+	s.via.link.Discard(s)
+}
+
+// keep makes what the lane keeps of a slot's payload: the memory itself, or a copy.
+func keep(s Slot) keptFrame {
+	n := len(s.Payload)
+	switch {
+	case n == 0:
+		return keptFrame{}
+	case s.Buf != nil:
+		s.Buf.Retain()
+		return keptFrame{buf: s.Buf, at: s.At, length: n}
+	}
+	buf := pool.Get(n)
+	copy(buf.Bytes(), s.Payload)
+	return keptFrame{buf: buf, length: n}
+}
+
+// send numbers the frame in the slot and sends it, or lets it be sent: pump is
+// the carrier that needs a pump for it. An error means that the session has
+// ended, and the slot is still the caller's.
+func (o *outgoing) send(slot Slot, h *wire.Header, ack uint32) (pump *carrier, err error) {
+	kept := keep(slot)
+	o.mu.Lock()
+	if o.ended != nil {
+		o.mu.Unlock()
+		kept.release()
+		return nil, o.ended
+	}
+	gone := slot.via != nil && slot.via == o.carrier && !o.sent.due()
+	o.sent.add(h, kept)
+	if gone {
+		h.Ack = ack
+		if gone = slot.via.link.Commit(slot, h) == nil; gone {
+			o.sent.leave()
+		}
+	}
+	if !gone {
+		pump = o.needsPump()
+	}
+	o.mu.Unlock()
+	if gone {
+		slot.via.link.Flush()
+	} else {
+		dropSlot(slot)
+	}
+	return pump, nil
+}
+
+// needsPump is the carrier for which a pump has to be started. Callers hold mu.
+func (o *outgoing) needsPump() *carrier {
+	c := o.carrier
+	if c == nil || c.pumping || !o.sent.due() {
+		return nil
+	}
+	c.pumping = true
+	return c
+}
+
+// pump sends what is due on c until nothing is, or c does not carry the lane
+// any more.
+func (o *outgoing) pump(ctx context.Context, c *carrier, ack func() uint32) {
+	for {
+		k, ok := o.next(c)
+		if !ok {
+			return
+		}
+		slot, err := c.link.Reserve(ctx, classOf(&k.h), k.length)
+		if err != nil {
+			k.release()
+			return // c.pumping stays: nothing will leave here
+		}
+		copy(slot.Payload, k.payload())
+		o.mu.Lock()
+		gone := o.carrier == c && o.sent.leaving == k.h.Seq
+		if gone {
+			k.h.Ack = ack()
+			if gone = c.link.Commit(slot, &k.h) == nil; gone {
+				o.sent.leave()
+			}
+		}
+		o.mu.Unlock()
+		if gone {
+			c.link.Flush()
+		} else {
+			c.link.Discard(slot)
+		}
+		k.release()
+	}
+}
+
+// next is the frame that is due, its payload retained.
+func (o *outgoing) next(c *carrier) (keptFrame, bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.carrier != c || !o.sent.due() {
+		c.pumping = false
+		return keptFrame{}, false
+	}
+	k := *o.sent.at(o.sent.leaving)
+	if k.buf != nil {
+		k.buf.Retain()
+	}
+	return k, true
+}
+
+// acked takes in what the peer says that it has taken in. narrowed: with that,
+// the last frame went that was beyond the limit.
+func (o *outgoing) acked(to uint32) (narrowed bool, err error) {
+	o.mu.Lock()
+	wide := o.sent.wide
+	f, err := o.sent.ack(to)
+	narrowed = wide > 0 && o.sent.wide == 0
+	o.mu.Unlock()
+	for c, f := range f {
+		if f.count > 0 {
+			o.room[c].give(f.count, f.bytes)
+		}
+	}
+	return narrowed, err
+}
+
+// bind lets c carry the lane from the peer's next number on. It says MOVE on c
+// first, where slot is given. It does nothing where a newer move was bound.
+func (o *outgoing) bind(c *carrier, slot *Slot, ack uint32) (pump *carrier, ok bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.ended != nil || int32(c.move-o.move) < 0 {
+		return nil, false
+	}
+	if slot != nil && c.link.Commit(*slot, moveHeader(c.move, ack)) != nil {
+		return nil, false
+	}
+	if c.move != o.move {
+		o.sent.rewind()
+		o.move, o.carrier = c.move, c
+		o.bound.Store(c)
+	}
+	return o.needsPump(), true
+}
+
+func moveHeader(number, next uint32) *wire.Header {
+	return &wire.Header{Kind: wire.Move, Lane: LaneID, Arg: number, Ack: next}
+}
+
+// idle says that the peer has taken in all that was sent.
+func (o *outgoing) idle() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.sent.len() == 0
+}
+
+// lost takes the lane from a dead link.
+func (o *outgoing) lost(link Link) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.carrier == nil || o.carrier.link != link {
+		return false
+	}
+	o.carrier = nil
+	o.bound.Store(nil)
+	return true
+}
+
+// end lets everyone fail who sends.
+func (o *outgoing) end(err error) {
+	o.mu.Lock()
+	o.ended = err
+	o.mu.Unlock()
+	for c := range o.room {
+		o.room[c].end(err)
+	}
+}
+
+func (o *outgoing) reset() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.carrier = nil
+	o.bound.Store(nil)
+	o.sent.reset()
+}
+
+func (o *outgoing) info() Retention {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return Retention{Frames: int(o.sent.len()), Bytes: o.sent.bytes, Resent: o.sent.again}
+}

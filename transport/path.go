@@ -1,0 +1,189 @@
+package transport
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/verbena-rpc/verbena/pool"
+	"github.com/verbena-rpc/verbena/transport/wire"
+)
+
+// path is a link of a session, and its Receiver. The fields of the first group
+// are the link's goroutine's, those of the second are guarded by incoming.mu,
+// those of the third by Session.mu.
+type path struct {
+	s     *Session
+	link  Link
+	epoch uint64        // of the attempt; 0: a control link
+	gone  chan struct{} // closed when the link is dead
+
+	scratch []byte // where payloads go that are not messages
+	flood   bucket
+	ack     uint32 // the newest of the peer
+	heard   atomic.Uint32
+
+	landing bool      // into memory of the lane
+	stray   *pool.Buf // the link may still write into it, for nobody
+
+	queue   []ownFrame // frames of the session that wait for room
+	sending bool       // a goroutine sends them
+	pongs   int        // of queue
+	counted uint32     // of heard, at the last tick
+	silent  int        // ticks since something came
+	left    bool       // the peer knows that the link is over
+	since   time.Time  // when it could carry the lane
+}
+
+// ownFrame is a frame of the session.
+type ownFrame struct {
+	kind    wire.Kind
+	payload []byte
+}
+
+func newPath(s *Session, link Link, epoch uint64) *path {
+	return &path{s: s, link: link, epoch: epoch, gone: make(chan struct{})}
+}
+
+func (p *path) fast() bool { return p.epoch != 0 }
+
+// Land implements Receiver.
+func (p *path) Land(h *wire.Header) ([]byte, error) {
+	if h.Kind.InLane() {
+		return p.s.lane.in.land(p, h)
+	}
+	return p.trash(h), nil // Length is bounded by the rules of the kind
+}
+
+// trash is where a payload goes that is no message.
+func (p *path) trash(h *wire.Header) []byte {
+	if n := int(h.Length); cap(p.scratch) < n {
+		p.scratch = make([]byte, n)
+	}
+	return p.scratch[:h.Length]
+}
+
+func (p *path) dropStray() {
+	if p.stray != nil {
+		p.stray.Release()
+		p.stray = nil
+	}
+}
+
+// Frame implements Receiver.
+func (p *path) Frame(h *wire.Header) error {
+	p.heard.Store(p.heard.Load() + 1)
+	switch {
+	case h.Kind == wire.Move:
+		return p.s.takeMove(p, h)
+	case h.Kind == wire.Ack:
+		return p.acked(h)
+	case h.Kind.InLane():
+		return p.message(h)
+	}
+	return p.own(h, p.scratch[:h.Length])
+}
+
+// message takes in a frame of the lane. What is wrong with it would come again
+// on another link, so the session ends with it.
+func (p *path) message(h *wire.Header) error {
+	err := p.acked(h)
+	if err == nil {
+		err = p.s.take(p, h)
+	}
+	if err != nil {
+		p.s.end("closed here", err, true)
+	}
+	return err
+}
+
+func (p *path) acked(h *wire.Header) error {
+	if h.Ack == p.ack {
+		return nil
+	}
+	narrowed, err := p.s.lane.out.acked(h.Ack)
+	if err != nil {
+		return err
+	}
+	p.ack = h.Ack
+	if narrowed {
+		p.s.narrowed()
+	}
+	return nil
+}
+
+// Closed implements Receiver.
+func (p *path) Closed(err error) {
+	p.s.lane.in.left(p)
+	close(p.gone)
+	p.s.linkEnded(p, err)
+}
+
+func (p *path) unexpected(k wire.Kind) error {
+	return &wire.ParseError{Field: "kind", Got: uint64(k), Want: fmt.Sprintf("no %v here", k)}
+}
+
+// own takes in a frame of the link or session.
+func (p *path) own(h *wire.Header, payload []byte) error {
+	if !p.flood.take(time.Now()) {
+		if p.flood.drowned() {
+			return &wire.ParseError{Field: "kind", Got: uint64(h.Kind), Want: fmt.Sprintf("at most %d frames of the session in a second", floodRate)}
+		}
+		if h.Kind == wire.Ping {
+			return nil
+		}
+	}
+	switch h.Kind {
+	case wire.Ping:
+		p.s.pong(p, payload)
+		return nil
+	case wire.Pong:
+		return nil
+	case wire.Close:
+		return p.s.closedByPeer(payload)
+	case wire.GoAway:
+		p.s.goneAway()
+		return nil
+	case wire.Ready:
+		if p.fast() {
+			p.s.ready(p)
+			return nil
+		}
+	case wire.QPOffer, wire.QPAnswer, wire.QPAbandon:
+		if !p.fast() {
+			return p.exchange(h.Kind, payload)
+		}
+	}
+	return p.unexpected(h.Kind)
+}
+
+// exchange takes in a frame of the set-up of fast links.
+func (p *path) exchange(kind wire.Kind, payload []byte) error {
+	if kind == wire.QPAbandon {
+		text, details, err := wire.ParseFault(payload)
+		if err != nil {
+			return err
+		}
+		if len(details) != 8 {
+			return &wire.ParseError{Field: "QP_ABANDON details", Got: uint64(len(details)), Want: "8 bytes, the epoch"}
+		}
+		p.s.abandoned(binary.LittleEndian.Uint64(details), text)
+		return nil
+	}
+	var qp wire.QP
+	if err := qp.Parse(payload); err != nil {
+		return err
+	}
+	switch {
+	case qp.Epoch == 0:
+		return &wire.ParseError{Field: "QP epoch", Got: 0, Want: "that of the link to be"}
+	case p.s.client != (kind == wire.QPAnswer) || p.s.unable != "":
+		return p.unexpected(kind)
+	case kind == wire.QPAnswer:
+		p.s.answered(qp)
+	default:
+		p.s.offered(p, qp)
+	}
+	return nil
+}

@@ -1,0 +1,211 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"syscall"
+	"time"
+
+	"github.com/verbena-rpc/verbena/transport/wire"
+)
+
+// held is how many times Config.ReturnAfter a link must have carried the lane
+// for its death to be taken for the first, and not for one in a row.
+const held = 6
+
+// Times between the client's attempts at a control connection.
+const (
+	firstRedial = 10 * time.Millisecond // doubled for each in a row
+	maxRedial   = 5 * time.Second
+	refusals    = 3 // connections refused in a row for the server to be gone
+)
+
+// controlEnded goes on without the control link. Callers hold mu.
+func (s *Session) controlEnded(err error) {
+	s.control = nil
+	if s.try != nil {
+		s.try.cancel(fmt.Errorf("control link: %w", err))
+	}
+	s.cut = err
+	var wrong *wire.ParseError
+	if errors.As(err, &wrong) && wrong.Field != "frame" { // cut short is no fault
+		s.endLocked("control link", err, false)
+		return
+	}
+	s.probe()
+	if s.client && !s.redials && s.err == nil {
+		s.redials = true
+		s.spawnLocked(s.redial)
+	}
+}
+
+// alive plans the end of a session that has no link, or drops that plan.
+// Callers hold mu.
+func (s *Session) alive() {
+	has := s.control != nil || len(s.fast) > 0
+	switch {
+	case s.err != nil:
+	case has && s.lost != nil:
+		s.lost.Stop()
+		s.lost = nil
+	case !has && s.lost == nil:
+		s.lost = time.AfterFunc(s.cfg.ResumeWithin, func() { s.endLost(nil) })
+	}
+}
+
+// endLost ends a session that has no link. why: sooner than planned.
+func (s *Session) endLost(why error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.control != nil || len(s.fast) > 0 || s.lost == nil {
+		return
+	}
+	err := s.cut
+	if why != nil {
+		err = fmt.Errorf("%w; %w", err, why)
+	}
+	s.endLocked("control link", err, false)
+}
+
+// redial makes a new control connection, one attempt at a time, until there is
+// one or the session ends.
+func (s *Session) redial() {
+	refused := 0
+	for n := 0; ; n++ {
+		if !sleep(s.ctx, redialDelay(n, rand.Float64())) {
+			return
+		}
+		err := s.resume()
+		if err == nil {
+			return
+		}
+		var peer *PeerError
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			refused++
+		} else {
+			refused = 0
+		}
+		if refused >= refusals || errors.As(err, &peer) {
+			s.endLost(err) // unless a fast link shows that the peer lives
+		}
+	}
+}
+
+// redialDelay is full jitter over a time that doubles.
+func redialDelay(n int, random float64) time.Duration {
+	return time.Duration(random * float64(min(firstRedial<<min(n, 16), maxRedial)))
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// resume makes one control connection for the session.
+func (s *Session) resume() error {
+	ctx, cancel := context.WithTimeout(s.ctx, s.cfg.HandshakeTimeout)
+	defer cancel()
+	link, err := s.network.Carrier.Dial(ctx, s.addr)
+	if err != nil {
+		return err
+	}
+	m := s.cfg.hello(s.id, s.unable)
+	m.Lanes = []wire.LaneState{{Lane: LaneID, Next: s.lane.in.expected.Load()}}
+	return greet(ctx, link, &m, func(peer *wire.HelloMsg) (*path, error) {
+		if peer.Session != s.id {
+			return nil, fmt.Errorf("HELLO for session %x, asked for %x", peer.Session, s.id)
+		}
+		return s.attach(link, nil)
+	})
+}
+
+// attach takes in a new control link, which knows the session on both sides.
+// first is said on it before anything else.
+func (s *Session) attach(link Link, first *ownFrame) (*path, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		return nil, s.err
+	}
+	if old := s.control; old != nil {
+		old.link.Close(errReplaced)
+		s.spawnLocked(func() { <-old.link.Done() })
+		s.drop(old, errReplaced)
+	}
+	p := newPath(s, link, 0)
+	s.control, s.redials = p, false
+	s.info.Resumes++
+	if first != nil {
+		s.post(p, *first)
+	}
+	if s.away {
+		s.post(p, ownFrame{kind: wire.GoAway})
+	}
+	s.alive()
+	s.plan()
+	s.steer()
+	return p, nil
+}
+
+var errReplaced = errors.New("the client has made a new connection")
+
+// plan begins the client's next attempt at a fast link, or sets a time for it.
+// Callers hold mu.
+func (s *Session) plan() {
+	if !s.mayTry() || s.retry != nil {
+		return
+	}
+	if s.info.Attempts == 0 {
+		s.attemptNow()
+		return
+	}
+	s.retry = time.AfterFunc(s.retryDelay(), func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.retry = nil
+		s.attemptNow()
+	})
+}
+
+// mayTry says that a fast link is wanted, and could be had now.
+func (s *Session) mayTry() bool {
+	return s.client && s.err == nil && s.unable == "" && s.control != nil && s.try == nil &&
+		s.prefer != TCP && len(s.fast) < 1+s.cfg.Standby
+}
+
+func (s *Session) attemptNow() {
+	if s.mayTry() {
+		s.startAttempt(newEpoch(), s.offer)
+	}
+}
+
+func (s *Session) retryDelay() time.Duration {
+	first := s.cfg.RetryAfter
+	switch {
+	case s.inRow == 0:
+		first = standbyDelay
+	case s.died:
+		first = s.cfg.ReturnAfter
+	}
+	return retryDelay(first, s.inRow, rand.Float64())
+}
+
+// retryDelay is the time until the next attempt after so many in a row that
+// came to nothing: doubled each time, at most maxRetry, and spread by a
+// quarter either way so that the clients of a server do not come together.
+func retryDelay(first time.Duration, inRow int, random float64) time.Duration {
+	d := first
+	for i := 1; i < inRow && d < maxRetry; i++ {
+		d *= 2
+	}
+	d = max(first, min(d, maxRetry))
+	return time.Duration(float64(d) * (0.75 + random/2))
+}
