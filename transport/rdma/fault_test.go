@@ -329,8 +329,6 @@ func TestBadFrames(t *testing.T) {
 		{"frame", frame(call, "hello")[:70]},
 		{"frame", append(frame(call, "hello"), 0)},
 		{"magic", make([]byte, 64)},
-		{"seq", frame(with(func(h *wire.Header) { h.Seq = 1 }), "hello")},
-		{"lane", frame(with(func(h *wire.Header) { h.Lane = 64 }), "hello")},
 		{"credit", frame(with(func(h *wire.Header) { h.Credit = 9 }), "hello")},
 		{"payload sum", func() []byte { b := frame(call, "hello"); b[66]++; return b }()},
 	} {
