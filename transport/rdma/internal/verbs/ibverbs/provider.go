@@ -107,3 +107,11 @@ func load(soname string) error {
 	}
 	return nil
 }
+
+// errnoOf is the error behind a number that is 0 or an errno.
+func errnoOf[T ~int32](errno T) error {
+	if errno == 0 {
+		return nil
+	}
+	return syscall.Errno(errno)
+}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
+	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs/uobject"
 )
 
 const (
@@ -33,7 +34,7 @@ func TestUnprivileged(t *testing.T) {
 		testUnprivileged(t)
 		return
 	}
-	node := uverbsNode("/sys/class/infiniband_verbs", "rxe1")
+	node := uobject.UverbsNode("rxe1")
 	require.NotEmpty(t, node)
 	info, err := os.Stat(node)
 	require.NoError(t, err)
