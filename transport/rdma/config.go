@@ -101,9 +101,6 @@ type Config struct {
 	// Strict makes a QP fail at the first RNR instead of retrying, and checks
 	// each transition before the device does. For tests.
 	Strict bool
-
-	// provider opens devices; nil: libibverbs.
-	provider verbs.Provider
 }
 
 // ConfigError is a field of Config that cannot be used.

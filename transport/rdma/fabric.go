@@ -44,12 +44,12 @@ type Fabric struct {
 
 // New returns a fabric. It never fails: a bad configuration is reported by
 // Usable and Prepare, and by Config.Validate.
-func New(cfg Config) *Fabric {
-	f := &Fabric{cfg: cfg, cfgErr: cfg.Validate(), provider: cfg.provider, devices: map[string]*device{}}
-	if f.provider == nil {
-		f.provider = ibverbs.Provider()
-	}
-	return f
+func New(cfg Config) *Fabric { return NewOn(ibverbs.Provider(), cfg) }
+
+// NewOn is New for the devices of p. Only packages below this one can name a
+// provider: it is how their tests put a simulated device under a Fabric.
+func NewOn(p verbs.Provider, cfg Config) *Fabric {
+	return &Fabric{cfg: cfg, cfgErr: cfg.Validate(), provider: p, devices: map[string]*device{}}
 }
 
 // Kind returns transport.RDMA.

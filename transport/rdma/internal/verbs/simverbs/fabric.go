@@ -200,6 +200,12 @@ func (f *Fabric) Seed() uint64 { return f.seed }
 type Stats struct {
 	Packets     uint64 // requests, acknowledgements and responses sent
 	Completions uint64 // entered into CQs
+
+	// Abandoned counts QPs that were RESET or destroyed before each of their
+	// work requests had completed and each completion had been polled.
+	// Completions that faults dropped do not count, nor does what a dead
+	// device or host never completes.
+	Abandoned uint64
 }
 
 // Stats reads the counters.
