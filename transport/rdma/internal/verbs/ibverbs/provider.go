@@ -40,7 +40,7 @@ func (provider) Devices() ([]string, error) {
 		return nil
 	})
 	if err == nil && len(names) == 0 {
-		err = &verbs.UnavailableError{Reason: "no RDMA device"}
+		err = &verbs.UnavailableError{Reason: "no RDMA device", NoDevice: true}
 	}
 	return names, err
 }

@@ -78,6 +78,29 @@ func (f *Fabric) ReviveDevice(hostName, device string) {
 	f.nic(hostName, device).dead = false
 }
 
+// RemoveDevice takes a device from those that are listed and can be opened. As
+// on rxe, there is no event, and it goes on working for who has it open: Opened
+// says whether somebody keeps its removal waiting.
+func (f *Fabric) RemoveDevice(hostName, device string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.nic(hostName, device).removed = true
+}
+
+// AddDevice brings back a device that was removed.
+func (f *Fabric) AddDevice(hostName, device string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.nic(hostName, device).removed = false
+}
+
+// Opened says that somebody has the device open.
+func (f *Fabric) Opened(hostName, device string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.nic(hostName, device).open) > 0
+}
+
 // FailQPs takes the QPs of a device that are in RTS to ERR and raises
 // QP_FATAL for each: those that which wants, in the order of their numbers.
 func (f *Fabric) FailQPs(hostName, device string, which func(qpn uint32) bool) {

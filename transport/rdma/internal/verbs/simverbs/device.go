@@ -20,6 +20,7 @@ type nic struct {
 	maxInline int
 	ports     []*port
 	dead      bool // device fatal
+	removed   bool
 
 	open    []*device // contexts, in the order they were opened
 	cqs     []*compQueue
@@ -186,7 +187,7 @@ func (p provider) Open(name string) (verbs.Device, error) {
 		if n.name != name {
 			continue
 		}
-		if n.dead {
+		if n.dead || n.removed {
 			return nil, &verbs.Error{Op: "ibv_open_device", Object: name, Errno: syscall.ENODEV}
 		}
 		d := &device{f: p.f, nic: n}

@@ -262,13 +262,15 @@ func (p provider) Devices() ([]string, error) {
 	if err := p.f.enter(p.host, "ibv_get_device_list", p.host.name); err != nil {
 		return nil, err
 	}
-	p.f.mu.Unlock()
-	if len(p.host.nics) == 0 {
-		return nil, &verbs.UnavailableError{Reason: "host " + p.host.name + " has no device"}
-	}
+	defer p.f.mu.Unlock()
 	var names []string
 	for _, n := range p.host.nics {
-		names = append(names, n.name)
+		if !n.removed {
+			names = append(names, n.name)
+		}
+	}
+	if len(names) == 0 {
+		return nil, &verbs.UnavailableError{Reason: "host " + p.host.name + " has no device", NoDevice: true}
 	}
 	return names, nil
 }
