@@ -9,7 +9,8 @@ import "github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
 // rdma_user_ioctl_cmds.h. Names are those of the headers, joined; the test of
 // this package compares sizes, offsets and values with the headers.
 
-// Commands of the write() interface (enum ib_uverbs_write_cmds).
+// Commands (enum ib_uverbs_write_cmds). response, in what they take, is for
+// write() alone.
 const (
 	cmdGetContext        = 0
 	cmdQueryDevice       = 1
@@ -30,13 +31,6 @@ const (
 	cmdDestroyQP         = 27
 	cmdPostSend          = 28
 )
-
-// cmdHdr begins each command. Words are of 4 bytes, and count the header.
-type cmdHdr struct {
-	command  uint32
-	inWords  uint16
-	outWords uint16
-}
 
 type getContext struct{ response uint64 }
 
@@ -105,12 +99,7 @@ type createAH struct {
 	attr                 ahAttr
 }
 
-// createAHResp is the answer, and what rxe adds to it.
-type createAHResp struct {
-	ahHandle uint32
-	rxe      rxeCreateAHResp
-}
-
+type createAHResp struct{ ahHandle uint32 }
 type rxeCreateAHResp struct{ ahNum, reserved uint32 }
 type destroyAH struct{ ahHandle uint32 }
 
@@ -135,8 +124,9 @@ type createCQ struct {
 
 type createCQResp struct {
 	cqHandle, cqe uint32
-	mi            mmInfo
 }
+
+type rxeCreateCQResp struct{ mi mmInfo }
 
 type reqNotifyCQ struct{ cqHandle, solicitedOnly uint32 }
 
@@ -158,8 +148,9 @@ type createQPResp struct {
 	qpHandle, qpn                                               uint32
 	maxSendWR, maxRecvWR, maxSendSGE, maxRecvSGE, maxInlineData uint32
 	reserved                                                    uint32
-	rqMI, sqMI                                                  mmInfo
 }
+
+type rxeCreateQPResp struct{ rqMI, sqMI mmInfo }
 
 type qpDest struct {
 	dgid                                       verbs.GID
@@ -204,7 +195,7 @@ type destroyQP struct {
 
 type destroyQPResp struct{ eventsReported uint32 }
 
-// postSend is the doorbell of rxe when it brings no work request.
+// postSend is rxe's doorbell when it brings no work request.
 type postSend struct {
 	response                             uint64
 	qpHandle, wrCount, sgeCount, wqeSize uint32
@@ -279,13 +270,18 @@ type recvWQE struct {
 	dma               dmaInfo
 }
 
-// The ioctl() interface, of which one method is used.
+// The ioctl() interface, of which two methods of the device are used.
 const (
 	rdmaVerbsIoctl = 0xc0181b01 // _IOWR(0x1b, 1, struct ib_uverbs_ioctl_hdr)
+	driverRXE      = 14         // enum rdma_driver_id
+	objectDevice   = 0
 
-	driverRXE = 14 // enum rdma_driver_id
+	methodInvokeWrite = 0
+	attrCoreIn        = 0
+	attrCoreOut       = 1
+	attrWriteCmd      = 2
+	attrUHWOut        = 0x1001
 
-	objectDevice        = 0
 	methodQueryGIDTable = 5
 	attrEntrySize       = 0
 	attrRespEntries     = 2

@@ -60,13 +60,13 @@ func (d *device) CreateCQ(depth int, ch verbs.CompChannel) (verbs.CQ, error) {
 }
 
 func (c *cq) create(depth int, channel int32) error {
-	resp, err := run[createCQResp](c.dev.cmd, cmdCreateCQ, createCQ{userHandle: c.id, cqe: uint32(depth), compChannel: channel})
+	resp, rxe, err := runDriver[createCQResp, rxeCreateCQResp](c.dev.cmd, cmdCreateCQ, createCQ{userHandle: c.id, cqe: uint32(depth), compChannel: channel})
 	if err != nil {
 		return err
 	}
 	c.handle = resp.cqHandle
-	mount[none](&c.bell, cmdReqNotifyCQ, reqNotifyCQ{cqHandle: c.handle})
-	if c.ring, err = mapRing(c.dev.fd, resp.mi, unsafe.Sizeof(verbs.WC{})); err != nil {
+	encode[none, none](c.bell.slot, cmdReqNotifyCQ, reqNotifyCQ{cqHandle: c.handle})
+	if c.ring, err = mapRing(c.dev.fd, rxe.mi, unsafe.Sizeof(verbs.WC{})); err != nil {
 		_ = c.destroy()
 		return err
 	}

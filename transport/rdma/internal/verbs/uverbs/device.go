@@ -68,7 +68,7 @@ func (d *device) release() {
 		_ = unix.Close(d.asyncFD)
 	}
 	if d.cmd != nil {
-		_ = d.cmd.close()
+		d.cmd.close()
 	}
 }
 

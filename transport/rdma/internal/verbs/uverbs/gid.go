@@ -85,5 +85,3 @@ func (q *gidQuery) fill(table []gidEntry) {
 		{attrID: attrRespNumEntries, len: 8, flags: attrMandatory, data: address(&q.found)},
 	}
 }
-
-func address[T any](p *T) uint64 { return uint64(uintptr(unsafe.Pointer(p))) }

@@ -95,11 +95,11 @@ func (p *pd) CreateAH(attr verbs.AHAttr) (verbs.AH, error) {
 	if err := p.Alive(op); err != nil {
 		return nil, err
 	}
-	resp, err := run[createAHResp](p.dev.cmd, cmdCreateAH, createAH{pdHandle: p.handle, attr: ahAttrOf(&attr)})
+	resp, rxe, err := runDriver[createAHResp, rxeCreateAHResp](p.dev.cmd, cmdCreateAH, createAH{pdHandle: p.handle, attr: ahAttrOf(&attr)})
 	if err != nil {
 		return nil, uobject.Failure(op, p.Name(), err, uobject.PathHint(err))
 	}
-	a := &ah{dev: p.dev, handle: resp.ahHandle, num: resp.rxe.ahNum}
+	a := &ah{dev: p.dev, handle: resp.ahHandle, num: rxe.ahNum}
 	if a.num == 0 {
 		_ = a.destroy()
 		return nil, uobject.Failure(op, p.Name(), syscall.EOPNOTSUPP, "the driver is too old to number address handles")

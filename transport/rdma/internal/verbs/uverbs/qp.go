@@ -83,13 +83,13 @@ func (q *qp) create(p *pd, send, recv *cq, init *verbs.QPInit) error {
 	if init.SignalAll {
 		cmd.sqSigAll = 1
 	}
-	resp, err := run[createQPResp](q.dev.cmd, cmdCreateQP, cmd)
+	resp, rxe, err := runDriver[createQPResp, rxeCreateQPResp](q.dev.cmd, cmdCreateQP, cmd)
 	if err != nil {
 		return err
 	}
 	q.handle, q.num = resp.qpHandle, resp.qpn
-	mount[postSendResp](&q.bell, cmdPostSend, postSend{qpHandle: q.handle, wqeSize: sendWRSize})
-	if err := q.mapRings(&resp); err != nil {
+	encode[postSendResp, none](q.bell.slot, cmdPostSend, postSend{qpHandle: q.handle, wqeSize: sendWRSize})
+	if err := q.mapRings(&resp, &rxe); err != nil {
 		_ = q.destroy()
 		return err
 	}
@@ -101,15 +101,15 @@ func (q *qp) create(p *pd, send, recv *cq, init *verbs.QPInit) error {
 	return nil
 }
 
-func (q *qp) mapRings(resp *createQPResp) error {
+func (q *qp) mapRings(resp *createQPResp, rxe *rxeCreateQPResp) error {
 	room := max(uintptr(resp.maxSendSGE)*unsafe.Sizeof(sge{}), uintptr(resp.maxInlineData))
-	r, err := mapRing(q.dev.fd, resp.sqMI, unsafe.Sizeof(sendWQE{})+room)
+	r, err := mapRing(q.dev.fd, rxe.sqMI, unsafe.Sizeof(sendWQE{})+room)
 	if err != nil {
 		return err
 	}
 	q.send = sendQueue{ring: r, next: r.produced(), datagrams: q.typ == verbs.UD, maxSGE: resp.maxSendSGE, maxInline: resp.maxInlineData}
 	room = uintptr(resp.maxRecvSGE) * unsafe.Sizeof(sge{})
-	if r, err = mapRing(q.dev.fd, resp.rqMI, unsafe.Sizeof(recvWQE{})+room); err != nil {
+	if r, err = mapRing(q.dev.fd, rxe.rqMI, unsafe.Sizeof(recvWQE{})+room); err != nil {
 		_ = q.send.ring.unmap()
 		return err
 	}
