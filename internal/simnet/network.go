@@ -136,8 +136,8 @@ func (n *Network) Heal(from, to netip.Addr) {
 		return
 	}
 	for _, c := range n.conns {
-		if c.way() == w {
-			c.out.again(p.cutSince, time.Now().Add(n.cfg.Latency+p.delay+resend))
+		if c.other.way() == w { // which may be closed
+			c.in.again(p.cutSince, time.Now().Add(n.cfg.Latency+p.delay+resend))
 		}
 	}
 	p.cutSince = time.Time{}

@@ -132,3 +132,16 @@ func TestResets(t *testing.T) {
 		require.ErrorIs(t, err, syscall.ECONNRESET)
 	})
 }
+
+// A process that died behind a cut is found dead after it.
+func TestKilledBehindACut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := New(Config{})
+		a, _ := join(t, n)
+		n.Cut(hostB, hostA)
+		n.Kill(hostB)
+		time.AfterFunc(time.Second, func() { n.Heal(hostB, hostA) })
+		_, err := a.Read(make([]byte, 1))
+		require.ErrorIs(t, err, syscall.ECONNRESET)
+	})
+}
