@@ -28,7 +28,7 @@ const (
 )
 
 // client makes calls from many goroutines and keeps a session to make them on.
-// Each caller writes its own place in calls; told is of who answers orders.
+// Each caller writes its own place in calls.
 type client struct {
 	network *transport.Network
 	addr    string
@@ -37,7 +37,6 @@ type client struct {
 	clock   runningClock
 	session atomic.Pointer[session]
 	left    atomic.Bool
-	told    bool // what the goroutines do, when a call was overdue
 	paused  atomic.Bool
 	calls   [patientCallers + hastyCallers]atomic.Int64 // deadlines of those under way, or 0
 }
@@ -61,6 +60,7 @@ func clientRole(args []string) error {
 	c.session.Store(&session{next: make(chan struct{})})
 	go c.clock.run()
 	go c.stayConnected()
+	go c.watch()
 	for i := range c.calls {
 		go c.caller(i)
 	}
@@ -72,10 +72,6 @@ func clientRole(args []string) error {
 			c.leave()
 		}
 		s := c.status()
-		if s.Overdue > 0 && !c.told {
-			c.told = true
-			_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 1)
-		}
 		s.Held = held(fabric)
 		return s
 	})
@@ -97,6 +93,14 @@ func (c *client) status() status {
 		}
 	}
 	return s
+}
+
+// watch prints what all goroutines do when a call is first overdue.
+func (c *client) watch() {
+	for c.status().Overdue == 0 {
+		time.Sleep(Margin / 10)
+	}
+	_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 1)
 }
 
 // stayConnected dials, and dials again when a session is over.

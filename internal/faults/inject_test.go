@@ -276,24 +276,26 @@ func reset(which string) func(*world) (injection, error) {
 	}
 }
 
-// drop loses what leaves the given sides and matches.
+// drop loses what leaves the given sides and matches, where it arrives at the
+// other: of a packet that is dropped where it leaves the sender is told, upon
+// which rxe tries again at once, within ibv_post_send, for as long as that lasts.
 func drop(match string, at ...side) func(*world) (injection, error) {
 	return func(*world) (injection, error) {
 		var errs []error
 		for _, s := range at {
-			errs = append(errs, try("tc filter add dev %s egress pref 1 %s action drop", s.netdev, match))
+			errs = append(errs, try("tc filter add dev %s ingress pref 1 %s action drop", s.peer().netdev, match))
 		}
 		seen := func() bool {
 			lost := 0 // of both sides: one that hears nothing may have nothing to say
 			for _, s := range at {
-				lost += sum("drops", "tc -j -s filter show dev "+s.netdev+" egress")
+				lost += sum("drops", "tc -j -s filter show dev "+s.peer().netdev+" ingress")
 			}
 			return lost > 0
 		}
 		end := func() error {
 			var errs []error
 			for _, s := range at {
-				errs = append(errs, try("tc filter del dev %s egress pref 1", s.netdev))
+				errs = append(errs, try("tc filter del dev %s ingress pref 1", s.peer().netdev))
 			}
 			return errors.Join(errs...)
 		}

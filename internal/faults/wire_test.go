@@ -22,6 +22,13 @@ var (
 	sides = []side{sideA, sideB}
 )
 
+func (s side) peer() side {
+	if s == sideA {
+		return sideB
+	}
+	return sideA
+}
+
 const (
 	routesFile = "/run/verbena-routes"
 	wireMTU    = 4200 // of the VM's netdevs unless it is told otherwise
