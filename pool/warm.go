@@ -165,6 +165,31 @@ func (w *Warm[T]) makeFor(ctx context.Context) (item T, err error) {
 	return none, ErrWarmClosed
 }
 
+// Fill makes items on this goroutine until there are as many as the pool keeps,
+// counting one that the background is just making. The error is ErrWarmClosed,
+// or Make's own.
+func (w *Warm[T]) Fill(ctx context.Context) error {
+	for {
+		w.mu.Lock()
+		if w.closed {
+			w.mu.Unlock()
+			return ErrWarmClosed
+		}
+		if w.pace.room(len(w.ready)) == 0 {
+			w.mu.Unlock()
+			return nil
+		}
+		w.busy.Add(1)
+		w.mu.Unlock()
+		item, err := w.makeFor(ctx)
+		w.busy.Done()
+		if err != nil {
+			return err
+		}
+		w.Put(item)
+	}
+}
+
 // Put gives an item to the pool, which keeps it if there is room and drops it
 // if not, or if the pool is closed.
 func (w *Warm[T]) Put(item T) {

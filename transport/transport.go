@@ -197,6 +197,18 @@ type Fabric interface {
 	Close() error
 }
 
+// Watcher is a Fabric that knows when its ports change. Package rdma implements
+// it.
+type Watcher interface {
+	Fabric
+
+	// Watch has changed called each time that a device or port has come up or
+	// has other addresses, so that a link which could not be made might be
+	// made now. Those calls come from one goroutine, and must not wait. stop
+	// ends them; one may still be under way when it returns.
+	Watch(changed func()) (stop func())
+}
+
 // Half is a link that does not know its peer yet. It ends by Connect or Abort,
 // called once.
 type Half interface {

@@ -113,11 +113,28 @@ func (d *device) prepare(ctx context.Context, from candidate) (transport.Half, e
 	if err != nil {
 		return nil, err
 	}
-	ep, _, err := w.Get(ctx)
-	if err != nil {
-		return nil, err
+	for {
+		ep, _, err := w.Get(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if !ep.spoiled.Load() {
+			return newHalf(ep, from), nil
+		}
+		go ep.release("spoiled in the pool", false)
 	}
-	return newHalf(ep, from)
+}
+
+// prewarm fills the pool of a port.
+func (d *device) prewarm(ctx context.Context, port uint8) error {
+	if err := d.setup(); err != nil {
+		return err
+	}
+	w, err := d.warmPool(port)
+	if err != nil {
+		return err
+	}
+	return w.Fill(ctx)
 }
 
 func (d *device) warmPool(port uint8) (*pool.Warm[*endpoint], error) {
@@ -130,9 +147,10 @@ func (d *device) warmPool(port uint8) (*pool.Warm[*endpoint], error) {
 		return w, nil
 	}
 	w, err := pool.NewWarm(pool.WarmConfig[*endpoint]{
-		Size: d.cfg.Warm,
-		Make: func(context.Context) (*endpoint, error) { return d.newEndpoint(port) },
-		Drop: func(ep *endpoint) { ep.release("left the warm pool", false) },
+		Size:       d.cfg.Warm,
+		RefillRate: d.cfg.RefillRate,
+		Make:       func(context.Context) (*endpoint, error) { return d.newEndpoint(port) },
+		Drop:       func(ep *endpoint) { ep.release("left the warm pool", false) },
 	})
 	if err == nil {
 		d.warm[port] = w
@@ -198,20 +216,29 @@ func (d *device) remove(ep *endpoint, lost *rings) {
 	d.gone.Broadcast()
 }
 
-// idle says that no endpoint is in use by a link.
-func (d *device) idle() bool { return len(d.links(func(*endpoint) bool { return true })) == 0 }
-
-// links lists the links of the endpoints that satisfy which.
-func (d *device) links(which func(*endpoint) bool) []*link {
+// links lists the links there are, of one port or, for 0, of all.
+func (d *device) links(port uint8) []*link {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var links []*link
 	for ep := range d.endpoints {
-		if l := ep.link.Load(); l != nil && which(ep) {
+		if l := ep.link.Load(); l != nil && (port == 0 || ep.port == port) {
 			links = append(links, l)
 		}
 	}
 	return links
+}
+
+// byNumber is the endpoint of a QP number, nil if there is none.
+func (d *device) byNumber(qpn uint32) *endpoint {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for ep := range d.endpoints {
+		if ep.qp.Num() == qpn {
+			return ep
+		}
+	}
+	return nil
 }
 
 func (d *device) isClosed() bool {
@@ -228,7 +255,19 @@ func (d *device) broken() error {
 	return nil
 }
 
-// watch waits for asynchronous events and ends the links they concern.
+// fail ends all links because the device cannot be used any more, and has the
+// fabric close it. The first cause counts.
+func (d *device) fail(why error) {
+	if !d.fault.CompareAndSwap(nil, &cause{err: why}) {
+		return
+	}
+	for _, l := range d.links(0) {
+		l.fail(why, false)
+	}
+	d.fabric.rouse()
+}
+
+// watch waits for asynchronous events.
 func (d *device) watch() {
 	defer d.events.Done()
 	for {
@@ -237,35 +276,36 @@ func (d *device) watch() {
 			return
 		}
 		if err != nil {
-			d.fault.CompareAndSwap(nil, &cause{err: &SetupError{d.name, "wait for asynchronous events", err}})
+			d.fail(&SetupError{d.name, "wait for asynchronous events", err})
 			return
 		}
 		d.event(e)
 	}
 }
 
-// event ends the links that an event concerns. Events that change addresses
-// need nothing: those are read anew for each link.
+// event ends what an event concerns, or says that something came up. It comes
+// in any order, twice, or for what is gone.
 func (d *device) event(e verbs.AsyncEvent) {
 	why := &EventError{Device: d.name, Event: e}
-	var which func(*endpoint) bool
 	switch e.Type {
 	case verbs.EventQPFatal, verbs.EventQPReqErr, verbs.EventQPAccessErr:
-		which = func(ep *endpoint) bool { return ep.qp.Num() == e.QPNum }
-	case verbs.EventCQErr:
+		ep := d.byNumber(e.QPNum)
+		if ep == nil {
+			return
+		}
+		ep.spoiled.Store(true) // before the look at its link: it may be getting one
+		if l := ep.link.Load(); l != nil {
+			l.fail(why, false)
+		}
+	case verbs.EventCQErr, verbs.EventDeviceFatal:
 		// A CQ that overran has lost completions: nothing on it can go on.
-		which = func(ep *endpoint) bool { return ep.poller.cq == e.CQ }
-		d.fault.CompareAndSwap(nil, &cause{err: why})
-	case verbs.EventDeviceFatal:
-		which = func(*endpoint) bool { return true }
-		d.fault.CompareAndSwap(nil, &cause{err: why})
+		d.fail(why)
 	case verbs.EventPortErr:
-		which = func(ep *endpoint) bool { return ep.port == e.Port }
-	default:
-		return
-	}
-	for _, l := range d.links(which) {
-		l.fail(why, e.Type == verbs.EventPortErr)
+		for _, l := range d.links(e.Port) {
+			l.fail(why, true)
+		}
+	case verbs.EventPortActive, verbs.EventGIDChange, verbs.EventLIDChange, verbs.EventPKeyChange, verbs.EventClientReregister:
+		d.fabric.came()
 	}
 }
 
@@ -280,7 +320,7 @@ func (d *device) close() error {
 	for _, w := range pools {
 		w.Close()
 	}
-	for _, l := range d.links(func(*endpoint) bool { return true }) {
+	for _, l := range d.links(0) {
 		l.fail(net.ErrClosed, true)
 	}
 	d.mu.Lock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/verbena-rpc/verbena/pool"
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/qpstate"
@@ -35,6 +36,7 @@ type endpoint struct {
 	machine *qpstate.Machine
 	lives   int
 
+	spoiled    atomic.Bool   // the device said that the QP failed: no life follows this one
 	generation atomic.Uint32 // of the work requests posted
 	link       atomic.Pointer[link]
 	send       *sendRing // of the present life
@@ -64,6 +66,7 @@ func (r *rings) free() error {
 // newEndpoint makes an endpoint in INIT with its receives posted. On error
 // nothing is left (case 63).
 func (d *device) newEndpoint(port uint8) (_ *endpoint, err error) {
+	began := time.Now()
 	ep := &endpoint{dev: d, port: port}
 	if err := d.admit(ep); err != nil {
 		return nil, err
@@ -90,6 +93,7 @@ func (d *device) newEndpoint(port uint8) (_ *endpoint, err error) {
 		return nil, err
 	}
 	d.add(ep)
+	d.fabric.lives.made.add(began)
 	return ep, nil
 }
 
@@ -157,6 +161,10 @@ func (ep *endpoint) begin() error {
 // Nothing but the poller may be using it: no send can be posted, and no
 // receive once its link is dead. It takes as long as the drain, and blocks.
 func (ep *endpoint) release(why string, reuse bool) {
+	began := time.Now()
+	if l := ep.link.Load(); l != nil {
+		ep.dev.fabric.breakers.note(ep.dev.name, l.dead())
+	}
 	limit := drainTime
 	if isRXE(&ep.dev.attr) {
 		limit = drainTimeRXE
@@ -173,9 +181,10 @@ func (ep *endpoint) release(why string, reuse bool) {
 	case !drained || ep.rings.held:
 		ep.dev.fabric.lost.Add(1)
 		ep.destroy(drained)
-	case !reuse || ep.lives >= maxLives || ep.restart() != nil:
+	case !reuse || ep.spoiled.Load() || ep.lives >= maxLives || ep.restart() != nil:
 		ep.destroy(true)
 	default:
+		ep.dev.fabric.lives.recycled.add(began)
 		ep.dev.recycle(ep)
 	}
 }
@@ -220,7 +229,8 @@ func (ep *endpoint) settle() {
 }
 
 // restart takes a drained endpoint to INIT again. The PSN and the epoch will
-// be new; the generation is.
+// be new; the generation is. A device that refuses (some cannot leave ERR but by
+// destruction) has the endpoint destroyed, and the pool makes another.
 func (ep *endpoint) restart() error {
 	if err := ep.machine.ToReset("drained"); err != nil {
 		return err
@@ -250,4 +260,5 @@ func (ep *endpoint) destroy(drained bool) {
 		lost = ep.rings
 	}
 	ep.dev.remove(ep, lost)
+	ep.dev.fabric.lives.destroyed.Add(1)
 }

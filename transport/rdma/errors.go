@@ -42,11 +42,12 @@ type CompletionError struct {
 	QPN       uint32
 	Status    verbs.WCStatus
 	VendorErr uint32
+	Class     Class
 }
 
 func (e *CompletionError) Error() string {
-	return fmt.Sprintf("rdma: %s: QP %#x failed: %v (status %d, vendor error %#x)",
-		e.Device, e.QPN, e.Status, uint32(e.Status), e.VendorErr)
+	return fmt.Sprintf("rdma: %s: QP %#x failed: %v (status %d, vendor error %#x, %v)",
+		e.Device, e.QPN, e.Status, uint32(e.Status), e.VendorErr, e.Class)
 }
 
 // EventError is an asynchronous event of the device that ended a link.

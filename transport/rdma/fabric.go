@@ -26,40 +26,83 @@ import (
 // when first asked for; why one cannot be used is what Usable returns. All
 // methods may be called from any goroutine.
 //
-// Close ends the links that are left, waits for them, then closes the devices.
+// One goroutine, the lookout, watches over them while the fabric is used.
+//
+// Close ends the lookout, then the links that are left, waits for them, and
+// closes the devices.
 type Fabric struct {
 	cfg      Config
 	cfgErr   error
 	provider verbs.Provider
+	breakers breakers
+	lookout  lookout
 
 	mu      sync.Mutex // guards what follows; held while a device is opened
 	devices map[string]*device
+	past    Stats // counted on devices that are closed
 	closed  bool
 	closing sync.WaitGroup // broken devices
 
 	stale atomic.Uint64 // completions that belong to no endpoint any more
 	rnr   atomic.Uint64
 	lost  atomic.Uint64 // drains that timed out
+	lives lives
 }
 
 // New returns a fabric. It never fails: a bad configuration is reported by
 // Usable and Prepare, and by Config.Validate.
-func New(cfg Config) *Fabric {
-	f := &Fabric{cfg: cfg, cfgErr: cfg.Validate(), provider: cfg.provider, devices: map[string]*device{}}
-	if f.provider == nil {
-		f.provider = ibverbs.Provider()
+func New(cfg Config) *Fabric { return NewOn(ibverbs.Provider(), cfg) }
+
+// NewOn is New for the devices of p. Only packages below this one can name a
+// provider: it is how their tests put a simulated device under a Fabric.
+func NewOn(p verbs.Provider, cfg Config) *Fabric {
+	return &Fabric{
+		cfg: cfg, cfgErr: cfg.Validate(), provider: p,
+		devices: map[string]*device{}, breakers: newBreakers(), lookout: newLookout(),
 	}
-	return f
 }
+
+var _ transport.Watcher = (*Fabric)(nil)
 
 // Kind returns transport.RDMA.
 func (f *Fabric) Kind() transport.Kind { return transport.RDMA }
 
 // Usable returns why no link can start at the local address, or nil. It asks
-// the devices each time.
+// the devices each time, and starts to fill the warm pool of the port. A
+// *BreakerError says when links will be tried again.
 func (f *Fabric) Usable(local net.Addr) error {
-	_, _, err := f.route(local)
+	d, from, err := f.route(local)
+	if err == nil {
+		_, err = d.warmPool(from.port)
+	}
 	return err
+}
+
+// Prewarm opens the devices and fills the warm pools of all active ports with
+// a RoCE v2 GID, before the first session asks for a link: else that makes its
+// QP on the way. It returns when they are full, or why one could not be filled.
+func (f *Fabric) Prewarm(ctx context.Context) error {
+	if f.cfgErr != nil {
+		return f.cfgErr
+	}
+	f.mu.Lock()
+	all, err := f.survey()
+	type place struct {
+		d    *device
+		port uint8
+	}
+	places := map[place]bool{}
+	for _, c := range all {
+		if c.entry.Type == verbs.GIDRoCEv2 && c.active() {
+			places[place{f.devices[c.device], c.port}] = true
+		}
+	}
+	f.mu.Unlock()
+	errs := []error{err}
+	for p := range places {
+		errs = append(errs, p.d.prewarm(ctx, p.port))
+	}
+	return joined(errs...)
 }
 
 // Prepare takes a QP in INIT with its receives posted, from the warm pool or
@@ -80,6 +123,7 @@ func (f *Fabric) Close() error {
 	f.devices = nil
 	f.closed = true
 	f.mu.Unlock()
+	f.stopLookout()
 	var errs []error
 	for _, d := range devices {
 		errs = append(errs, d.close())
@@ -100,12 +144,31 @@ func (f *Fabric) route(local net.Addr) (*device, candidate, error) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.closed {
-		return nil, candidate{}, net.ErrClosed
+	all, failed := f.survey()
+	if len(all) == 0 && failed != nil {
+		return nil, candidate{}, failed // no GID was looked at
 	}
+	from, err := chooseGID(all, addr, f.cfg.GIDIndex)
+	if err != nil {
+		return nil, candidate{}, joined(failed, err)
+	}
+	if err := f.breakers.check(from.device); err != nil {
+		return nil, candidate{}, err
+	}
+	d := f.devices[from.device]
+	return d, from, d.setup()
+}
+
+// survey opens the devices that are not open yet, and reads the GIDs that links
+// may leave by. The error is of devices that could not be read. f.mu is held.
+func (f *Fabric) survey() ([]candidate, error) {
+	if f.closed {
+		return nil, net.ErrClosed
+	}
+	f.startLookout()
 	names, err := f.names()
 	if err != nil {
-		return nil, candidate{}, err
+		return nil, err
 	}
 	var all []candidate
 	var errs []error
@@ -118,16 +181,7 @@ func (f *Fabric) route(local net.Addr) (*device, candidate, error) {
 		}
 		errs = append(errs, err)
 	}
-	failed := joined(errs...)
-	if len(all) == 0 && failed != nil {
-		return nil, candidate{}, failed // no GID was looked at
-	}
-	from, err := chooseGID(all, addr, f.cfg.GIDIndex)
-	if err != nil {
-		return nil, candidate{}, joined(failed, err)
-	}
-	d := f.devices[from.device]
-	return d, from, d.setup()
+	return all, joined(errs...)
 }
 
 func (f *Fabric) names() ([]string, error) {
@@ -141,24 +195,20 @@ func (f *Fabric) names() ([]string, error) {
 	return names, err
 }
 
-// open returns an open device. One that broke is closed and opened again once
-// its last link is gone. f.mu is held.
+// open returns an open device, opened anew where it broke. f.mu is held.
 func (f *Fabric) open(name string) (*device, error) {
 	if d := f.devices[name]; d != nil {
 		if d.broken() == nil {
 			return d, nil
 		}
-		if !d.idle() {
-			return nil, d.broken()
-		}
-		delete(f.devices, name)
-		f.closing.Go(func() { d.close() }) // it is broken: what can be released is
+		f.drop(d)
 	}
 	d, err := openDevice(f, name)
 	if err != nil {
 		return nil, err
 	}
 	f.devices[name] = d
+	delete(f.lookout.lost, name)
 	return d, nil
 }
 

@@ -62,9 +62,8 @@ func realEnds(t testing.TB) [2]end {
 // fabric makes a fabric for one end and checks at the end of the test that it
 // closes and leaves nothing.
 func (e end) fabric(t testing.TB, cfg Config) *Fabric {
-	cfg.provider = e.provider
 	cfg.Strict = true
-	f := New(cfg)
+	f := NewOn(e.provider, cfg)
 	t.Cleanup(func() {
 		within(t, "Fabric.Close", func() { require.NoError(t, f.Close()) })
 	})

@@ -20,12 +20,25 @@ func (c candidate) String() string {
 	return fmt.Sprintf("%s/%d index %d: %v %v (%v)", c.device, c.port, c.entry.Index, c.entry.Type, c.entry.GID.Addr(), c.attr.State)
 }
 
+// active says that links can leave by it.
+func (c candidate) active() bool {
+	return c.attr.State == verbs.PortActive || c.attr.State == verbs.PortActiveDefer
+}
+
 // NoGIDError says that no GID suits a link from the local address, and which
 // there are.
 type NoGIDError struct {
 	Local      netip.Addr
 	Want       string // what was looked for
 	Candidates []string
+}
+
+func newNoGIDError(local netip.Addr, want string, all []candidate) error {
+	err := &NoGIDError{Local: local, Want: want}
+	for _, c := range all {
+		err.Candidates = append(err.Candidates, c.String())
+	}
+	return err
 }
 
 func (e *NoGIDError) Error() string {
@@ -50,13 +63,9 @@ func chooseGID(all []candidate, local netip.Addr, index *int) (candidate, error)
 		if index != nil {
 			fits = c.entry.Index == *index
 		}
-		if fits && (c.attr.State == verbs.PortActive || c.attr.State == verbs.PortActiveDefer) {
+		if fits && c.active() {
 			return c, nil
 		}
 	}
-	err := &NoGIDError{Local: local, Want: want}
-	for _, c := range all {
-		err.Candidates = append(err.Candidates, c.String())
-	}
-	return candidate{}, err
+	return candidate{}, newNoGIDError(local, want, all)
 }

@@ -27,7 +27,7 @@ type half struct {
 	ended atomic.Bool
 }
 
-func newHalf(ep *endpoint, from candidate) (*half, error) {
+func newHalf(ep *endpoint, from candidate) *half {
 	cfg := &ep.dev.cfg
 	mtu := from.attr.ActiveMTU
 	if cfg.MTU != 0 {
@@ -43,7 +43,7 @@ func newHalf(ep *endpoint, from candidate) (*half, error) {
 		Slot:        uint32(cfg.SlotSize),
 		MTU:         uint8(mtu),
 		MaxRdAtomic: uint8(min(maxRdAtomic, ep.dev.attr.MaxQPRdAtomic)),
-	}}, nil
+	}}
 }
 
 // randomPSN is new for each direction and attempt, so that packets of an
@@ -65,6 +65,9 @@ func (h *half) Connect(ctx context.Context, epoch uint64, peer wire.QP) (transpo
 	err := ctx.Err()
 	if err == nil {
 		err = h.check(&peer)
+	}
+	if err == nil {
+		err = h.locate()
 	}
 	if err != nil {
 		h.ep.release(fmt.Sprintf("not connected: %v", err), true)
@@ -102,6 +105,23 @@ func (h *half) check(peer *wire.QP) error {
 		return &PeerError{"MTU", uint64(peer.MTU), "a code of 1 to 5"}
 	}
 	return nil
+}
+
+// locate looks up the index of the GID that was offered: the table may have
+// changed since, with an event that is still on its way (case 44).
+func (h *half) locate() error {
+	all, err := h.ep.dev.candidates(h.ep.port)
+	if err != nil {
+		return err
+	}
+	offered := &h.from.entry
+	for _, c := range all {
+		if c.entry.GID == offered.GID && c.entry.Type == offered.Type && c.active() {
+			h.from = c
+			return nil
+		}
+	}
+	return newNoGIDError(offered.GID.Addr(), fmt.Sprintf("active port with the %v GID that was offered", offered.Type), all)
 }
 
 func (h *half) path(l *link, peer *wire.QP) qpstate.Path {

@@ -199,15 +199,6 @@ func (ep *endpoint) failed(wc *verbs.WC) {
 		return
 	}
 	ep.machine.Observe(verbs.Err, wc.Status.String())
-	l.fail(&CompletionError{ep.dev.name, wc.QPNum, wc.Status, wc.VendorErr}, classified(wc.Status))
-}
-
-// classified says that an error is the path's or the peer's, and the QP as
-// good as before once it is drained.
-func classified(s verbs.WCStatus) bool {
-	switch s {
-	case verbs.WCWRFlushErr, verbs.WCRetryExcErr, verbs.WCRNRRetryExcErr, verbs.WCRemOpErr:
-		return true
-	}
-	return false
+	class := completionClass(wc.Status, isRXE(&ep.dev.attr))
+	l.fail(&CompletionError{ep.dev.name, wc.QPNum, wc.Status, wc.VendorErr, class}, class.reusable())
 }

@@ -32,7 +32,8 @@ func (e *Error) Unwrap() error { return e.Errno }
 // UnavailableError says why RDMA cannot be used in this process: no library,
 // a missing symbol, no device, built without cgo.
 type UnavailableError struct {
-	Reason string
+	Reason   string
+	NoDevice bool // there is none now; nothing else is wrong
 }
 
 func (e *UnavailableError) Error() string { return "verbs: RDMA is not available: " + e.Reason }

@@ -13,37 +13,38 @@ import (
 	"time"
 
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
+	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs/uobject"
 )
 
 // compChannel is a completion channel with a descriptor of its own for Wake.
 // The channel's descriptor does not block, since of two waiters that one event
 // woke only one gets it.
 type compChannel struct {
-	object
+	uobject.Object
 	ch   *C.struct_vb_comp_channel
 	dev  *device
-	wake wakeFD
+	wake uobject.WakeFD
 }
 
 func (d *device) CreateCompChannel() (verbs.CompChannel, error) {
 	const op = "ibv_create_comp_channel"
-	if err := d.alive(op); err != nil {
+	if err := d.Alive(op); err != nil {
 		return nil, err
 	}
 	ch, err := C.vb_create_comp_channel(d.ctx)
 	if ch == nil {
-		return nil, failure(op, d.name, err)
+		return nil, uobject.Failure(op, d.Name(), err)
 	}
 	c := &compChannel{ch: ch, dev: d}
 	if err := errnoOf(C.vb_set_nonblock(ch.fd)); err != nil {
 		C.vb_destroy_comp_channel(ch)
-		return nil, failure("fcntl", "channel of "+d.name, err)
+		return nil, uobject.Failure("fcntl", "channel of "+d.Name(), err)
 	}
-	if c.wake, err = newWakeFD(allSignals); err != nil {
+	if c.wake, err = uobject.NewWakeFD(uobject.AllSignals); err != nil {
 		C.vb_destroy_comp_channel(ch)
-		return nil, failure("eventfd", "channel of "+d.name, err)
+		return nil, uobject.Failure("eventfd", "channel of "+d.Name(), err)
 	}
-	c.born("channel", "channel of "+d.name, &d.object)
+	c.Born("channel", "channel of "+d.Name(), &d.Object)
 	return c, nil
 }
 
@@ -51,13 +52,13 @@ func (d *device) CreateCompChannel() (verbs.CompChannel, error) {
 // ever held by a goroutine that may be late.
 func (c *compChannel) Wait(timeout time.Duration) (verbs.WakeReason, error) {
 	const op = "ibv_get_cq_event"
-	if err := c.alive(op); err != nil {
+	if err := c.Alive(op); err != nil {
 		return verbs.WakeTimeout, err
 	}
 	rc := C.vb_wait_cq(c.ch, C.int(c.wake), C.int64_t(timeout))
 	switch {
 	case rc < 0:
-		return verbs.WakeTimeout, failure(op, c.name, syscall.Errno(-rc))
+		return verbs.WakeTimeout, uobject.Failure(op, c.Name(), syscall.Errno(-rc))
 	case rc&C.VB_WAKE_CALL != 0:
 		return verbs.WakeCall, nil
 	case rc&C.VB_WAKE_EVENT != 0:
@@ -67,17 +68,17 @@ func (c *compChannel) Wait(timeout time.Duration) (verbs.WakeReason, error) {
 }
 
 func (c *compChannel) Wake() {
-	if !c.gone.Load() {
-		c.wake.signal()
+	if !c.Gone() {
+		c.wake.Signal()
 	}
 }
 
 func (c *compChannel) Destroy() error {
-	return c.destroy("ibv_destroy_comp_channel", func() error {
+	return c.End("ibv_destroy_comp_channel", func() error {
 		if err := errnoOf(C.vb_destroy_comp_channel(c.ch)); err != nil {
 			return err
 		}
-		c.wake.close()
+		c.wake.Close()
 		return nil
 	})
 }

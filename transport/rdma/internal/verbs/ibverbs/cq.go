@@ -17,12 +17,13 @@ import (
 	"unsafe"
 
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
+	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs/uobject"
 )
 
 // cq is a completion queue, known to its device by a number that
 // asynchronous events bring back.
 type cq struct {
-	object
+	uobject.Object
 	cq    *C.struct_vb_cq
 	dev   *device
 	id    uint64
@@ -31,23 +32,23 @@ type cq struct {
 
 func (d *device) CreateCQ(depth int, ch verbs.CompChannel) (verbs.CQ, error) {
 	const op = "ibv_create_cq"
-	if err := d.alive(op); err != nil {
+	if err := d.Alive(op); err != nil {
 		return nil, err
 	}
-	parents := []*object{&d.object}
+	parents := []*uobject.Object{&d.Object}
 	var cch *C.struct_vb_comp_channel
 	if ch != nil {
 		own, ok := ch.(*compChannel)
 		if !ok || own.dev != d {
-			return nil, failure(op, d.name, syscall.EINVAL, "the channel is of another device")
+			return nil, uobject.Failure(op, d.Name(), syscall.EINVAL, "the channel is of another device")
 		}
-		if err := own.alive(op); err != nil {
+		if err := own.Alive(op); err != nil {
 			return nil, err
 		}
-		cch, parents = own.ch, append(parents, &own.object)
+		cch, parents = own.ch, append(parents, &own.Object)
 	}
 	if depth < 1 || depth > math.MaxInt32 {
-		return nil, failure(op, d.name, syscall.EINVAL, "depth must be at least 1 and fit 31 bits")
+		return nil, uobject.Failure(op, d.Name(), syscall.EINVAL, "depth must be at least 1 and fit 31 bits")
 	}
 
 	c := &cq{dev: d}
@@ -61,10 +62,10 @@ func (d *device) CreateCQ(depth int, ch verbs.CompChannel) (verbs.CQ, error) {
 	c.cq, err = C.vb_create_numbered_cq(d.ctx, C.int(depth), C.uint64_t(c.id), cch)
 	if c.cq == nil {
 		d.forget(c)
-		return nil, failure(op, d.name, err, cmp.Or(d.depthHint(depth), memlockHint(err, 0)))
+		return nil, uobject.Failure(op, d.Name(), err, cmp.Or(uobject.DepthHint(d, depth), uobject.MemlockHint(err, 0)))
 	}
 	c.depth = int(c.cq.cqe)
-	c.born("CQ", "CQ of "+d.name, parents...)
+	c.Born("CQ", "CQ of "+d.Name(), parents...)
 	return c, nil
 }
 
@@ -76,7 +77,7 @@ func (d *device) forget(c *cq) {
 
 func (c *cq) Poll(wc []verbs.WC) (int, error) {
 	const op = "ibv_poll_cq"
-	if err := c.alive(op); err != nil {
+	if err := c.Alive(op); err != nil {
 		return 0, err
 	}
 	if len(wc) == 0 {
@@ -84,18 +85,18 @@ func (c *cq) Poll(wc []verbs.WC) (int, error) {
 	}
 	n := C.vb_poll_cq(c.cq, (*C.struct_vb_wc)(unsafe.Pointer(&wc[0])), C.int(min(len(wc), math.MaxInt32)))
 	if n < 0 {
-		return 0, failure(op, c.name, syscall.Errno(-n))
+		return 0, uobject.Failure(op, c.Name(), syscall.Errno(-n))
 	}
 	return int(n), nil
 }
 
 func (c *cq) Arm() error {
 	const op = "ibv_req_notify_cq"
-	if err := c.alive(op); err != nil {
+	if err := c.Alive(op); err != nil {
 		return err
 	}
 	if rc := C.vb_arm_cq(c.cq); rc < 0 {
-		return failure(op, c.name, syscall.Errno(-rc))
+		return uobject.Failure(op, c.Name(), syscall.Errno(-rc))
 	}
 	return nil
 }
@@ -103,7 +104,7 @@ func (c *cq) Arm() error {
 func (c *cq) Depth() int { return c.depth }
 
 func (c *cq) Destroy() error {
-	return c.destroy("ibv_destroy_cq", func() error {
+	return c.End("ibv_destroy_cq", func() error {
 		if err := errnoOf(C.vb_destroy_cq(c.cq)); err != nil {
 			return err
 		}

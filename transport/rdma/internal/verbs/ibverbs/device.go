@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
+	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs/uobject"
 )
 
 // device is an open device context.
@@ -19,9 +20,9 @@ import (
 // Its CQs are known by a number, which the library hands back with an event:
 // an address could belong to the next CQ by then.
 type device struct {
-	object
+	uobject.Object
 	ctx  *C.struct_vb_context
-	wake wakeFD // of Interrupt
+	wake uobject.WakeFD // of Interrupt
 
 	mu     sync.Mutex
 	cqs    map[uint64]*cq
@@ -31,32 +32,30 @@ type device struct {
 func openDevice(name string, d *C.struct_vb_device) (*device, error) {
 	ctx, err := C.vb_open_device(d)
 	if ctx == nil {
-		return nil, openFailure(name, err)
+		return nil, uobject.OpenFailure(name, err)
 	}
 	dev := &device{ctx: ctx, cqs: map[uint64]*cq{}}
 	if err := errnoOf(C.vb_set_nonblock(ctx.async_fd)); err != nil {
 		C.vb_close_device(ctx)
-		return nil, failure("fcntl", name+"'s event descriptor", err)
+		return nil, uobject.Failure("fcntl", name+"'s event descriptor", err)
 	}
 	// One Interrupt, one ErrInterrupted: a counter taken one by one.
-	if dev.wake, err = newWakeFD(oneSignal); err != nil {
+	if dev.wake, err = uobject.NewWakeFD(uobject.OneSignal); err != nil {
 		C.vb_close_device(ctx)
-		return nil, failure("eventfd", name, err)
+		return nil, uobject.Failure("eventfd", name, err)
 	}
-	dev.born("device", name)
+	dev.Born("device", name)
 	return dev, nil
 }
 
-func (d *device) Name() string { return d.name }
-
 func (d *device) Query() (verbs.DeviceAttr, error) {
 	const op = "ibv_query_device"
-	if err := d.alive(op); err != nil {
+	if err := d.Alive(op); err != nil {
 		return verbs.DeviceAttr{}, err
 	}
 	var a C.struct_vb_device_attr
 	if err := errnoOf(C.vb_query_device(d.ctx, &a)); err != nil {
-		return verbs.DeviceAttr{}, failure(op, d.name, err)
+		return verbs.DeviceAttr{}, uobject.Failure(op, d.Name(), err)
 	}
 	return verbs.DeviceAttr{
 		FirmwareVersion:   C.GoString(&a.fw_ver[0]),
@@ -78,12 +77,12 @@ func (d *device) Query() (verbs.DeviceAttr, error) {
 
 func (d *device) QueryPort(port uint8) (verbs.PortAttr, error) {
 	const op = "ibv_query_port"
-	if err := d.alive(op); err != nil {
+	if err := d.Alive(op); err != nil {
 		return verbs.PortAttr{}, err
 	}
 	var a C.struct_vb_port_attr // zero where a driver does not fill it
 	if err := errnoOf(C.vb_query_port(d.ctx, C.uint8_t(port), &a)); err != nil {
-		return verbs.PortAttr{}, failure(op, portName(d.name, port), err)
+		return verbs.PortAttr{}, uobject.Failure(op, uobject.PortName(d.Name(), port), err)
 	}
 	return verbs.PortAttr{
 		State:     verbs.PortState(a.state),
@@ -98,13 +97,13 @@ func (d *device) QueryPort(port uint8) (verbs.PortAttr, error) {
 
 func (d *device) AsyncEvent() (verbs.AsyncEvent, error) {
 	const op = "ibv_get_async_event"
-	if err := d.alive(op); err != nil {
+	if err := d.Alive(op); err != nil {
 		return verbs.AsyncEvent{}, err
 	}
 	var e C.struct_vb_event
 	switch rc := C.vb_wait_async(d.ctx, C.int(d.wake), &e); {
 	case rc < 0:
-		return verbs.AsyncEvent{}, failure(op, d.name, syscall.Errno(-rc))
+		return verbs.AsyncEvent{}, uobject.Failure(op, d.Name(), syscall.Errno(-rc))
 	case rc == 0:
 		return verbs.AsyncEvent{}, verbs.ErrInterrupted
 	}
@@ -118,17 +117,17 @@ func (d *device) AsyncEvent() (verbs.AsyncEvent, error) {
 }
 
 func (d *device) Interrupt() {
-	if !d.gone.Load() {
-		d.wake.signal()
+	if !d.Gone() {
+		d.wake.Signal()
 	}
 }
 
 func (d *device) Close() error {
-	return d.destroy("ibv_close_device", func() error {
+	return d.End("ibv_close_device", func() error {
 		if err := errnoOf(C.vb_close_device(d.ctx)); err != nil {
 			return err
 		}
-		d.wake.close()
+		d.wake.Close()
 		return nil
 	})
 }

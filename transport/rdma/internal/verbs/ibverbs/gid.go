@@ -9,7 +9,6 @@ import "C"
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -18,6 +17,7 @@ import (
 	"unsafe"
 
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
+	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs/uobject"
 )
 
 func (d *device) QueryGIDs(port uint8) ([]verbs.GIDEntry, error) {
@@ -41,7 +41,7 @@ func (d *device) gidTable(port uint8) ([]verbs.GIDEntry, error) {
 	table := make([]C.struct_vb_gid_entry, size)
 	n := C.vb_query_gid_table(d.ctx, &table[0], C.size_t(size), 0, C.size_t(unsafe.Sizeof(table[0])))
 	if n < 0 {
-		return nil, failure(op, d.name, syscall.Errno(-n))
+		return nil, uobject.Failure(op, d.Name(), syscall.Errno(-n))
 	}
 	var entries []verbs.GIDEntry
 	for _, e := range table[:n] {
@@ -53,7 +53,7 @@ func (d *device) gidTable(port uint8) ([]verbs.GIDEntry, error) {
 			Index:  int(e.gid_index),
 			GID:    gid,
 			Type:   verbs.GIDType(e.gid_type),
-			NetDev: interfaceName(int(e.ndev_ifindex)),
+			NetDev: uobject.InterfaceName(int(e.ndev_ifindex)),
 		})
 	}
 	return entries, nil
@@ -76,27 +76,17 @@ func (d *device) gidTableSize() (int, error) {
 	return size, nil
 }
 
-func interfaceName(index int) string {
-	if index == 0 {
-		return ""
-	}
-	if i, err := net.InterfaceByIndex(index); err == nil {
-		return i.Name
-	}
-	return ""
-}
-
 // gidsOneByOne is for libraries without ibv_query_gid_table: sysfs has the
 // type and the network interface of each entry.
 func (d *device) gidsOneByOne(port uint8, size int) ([]verbs.GIDEntry, error) {
 	const op = "ibv_query_gid"
-	attrs := filepath.Join("/sys/class/infiniband", d.name, "ports", strconv.Itoa(int(port)), "gid_attrs")
+	attrs := filepath.Join("/sys/class/infiniband", d.Name(), "ports", strconv.Itoa(int(port)), "gid_attrs")
 	var entries []verbs.GIDEntry
 	for i := range size {
 		var gid verbs.GID
 		err := errnoOf(C.vb_query_gid(d.ctx, C.uint8_t(port), C.int(i), (*C.union_vb_gid)(unsafe.Pointer(&gid))))
 		if err != nil {
-			return nil, failure(op, fmt.Sprintf("%s, GID %d", portName(d.name, port), i), err)
+			return nil, uobject.Failure(op, fmt.Sprintf("%s, GID %d", uobject.PortName(d.Name(), port), i), err)
 		}
 		if gid == (verbs.GID{}) {
 			continue
@@ -130,5 +120,3 @@ func readSysfs(dir, kind string, index int) string {
 	}
 	return strings.TrimSpace(string(b))
 }
-
-func portName(device string, port uint8) string { return fmt.Sprintf("%s, port %d", device, port) }

@@ -13,37 +13,38 @@ import (
 	"unsafe"
 
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
+	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs/uobject"
 )
 
 // pd is a protection domain.
 type pd struct {
-	object
+	uobject.Object
 	pd  *C.struct_vb_pd
 	dev *device
 }
 
 func (d *device) AllocPD() (verbs.PD, error) {
 	const op = "ibv_alloc_pd"
-	if err := d.alive(op); err != nil {
+	if err := d.Alive(op); err != nil {
 		return nil, err
 	}
 	p, err := C.vb_alloc_pd(d.ctx)
 	if p == nil {
-		return nil, failure(op, d.name, err)
+		return nil, uobject.Failure(op, d.Name(), err)
 	}
 	v := &pd{pd: p, dev: d}
-	v.born("PD", "PD of "+d.name, &d.object)
+	v.Born("PD", "PD of "+d.Name(), &d.Object)
 	return v, nil
 }
 
 func (p *pd) Dealloc() error {
-	return p.destroy("ibv_dealloc_pd", func() error { return errnoOf(C.vb_dealloc_pd(p.pd)) })
+	return p.End("ibv_dealloc_pd", func() error { return errnoOf(C.vb_dealloc_pd(p.pd)) })
 }
 
 // mr is a memory region. Its numbers are copied, so that they may still be
 // read after Deregister.
 type mr struct {
-	object
+	uobject.Object
 	mr         *C.struct_vb_mr
 	addr       uint64
 	length     int
@@ -52,19 +53,19 @@ type mr struct {
 
 func (p *pd) RegisterMR(mem []byte, access verbs.Access) (verbs.MR, error) {
 	const op = "ibv_reg_mr"
-	if err := p.alive(op); err != nil {
+	if err := p.Alive(op); err != nil {
 		return nil, err
 	}
 	if len(mem) == 0 {
-		return nil, failure(op, p.name, syscall.EINVAL, "the region is empty")
+		return nil, uobject.Failure(op, p.Name(), syscall.EINVAL, "the region is empty")
 	}
 	start := unsafe.Pointer(unsafe.SliceData(mem))
 	m, err := C.vb_reg_mr(p.pd, start, C.size_t(len(mem)), C.int(access))
 	if m == nil {
-		return nil, failure(op, p.name, err, memlockHint(err, len(mem)))
+		return nil, uobject.Failure(op, p.Name(), err, uobject.MemlockHint(err, len(mem)))
 	}
 	v := &mr{mr: m, addr: uint64(uintptr(start)), length: len(mem), lkey: uint32(m.lkey), rkey: uint32(m.rkey)}
-	v.born("MR", fmt.Sprintf("MR %#x of %s, %d bytes", v.lkey, p.dev.name, len(mem)), &p.object)
+	v.Born("MR", fmt.Sprintf("MR %#x of %s, %d bytes", v.lkey, p.dev.Name(), len(mem)), &p.Object)
 	return v, nil
 }
 
@@ -74,34 +75,34 @@ func (m *mr) LKey() uint32 { return m.lkey }
 func (m *mr) RKey() uint32 { return m.rkey }
 
 func (m *mr) Deregister() error {
-	return m.destroy("ibv_dereg_mr", func() error { return errnoOf(C.vb_dereg_mr(m.mr)) })
+	return m.End("ibv_dereg_mr", func() error { return errnoOf(C.vb_dereg_mr(m.mr)) })
 }
 
 // ah is an address handle.
 type ah struct {
-	object
+	uobject.Object
 	ah *C.struct_vb_ah
 }
 
 func (p *pd) CreateAH(attr verbs.AHAttr) (verbs.AH, error) {
 	const op = "ibv_create_ah"
-	if err := p.alive(op); err != nil {
+	if err := p.Alive(op); err != nil {
 		return nil, err
 	}
 	c := cAHAttr(&attr)
 	h, err := C.vb_create_ah(p.pd, &c)
 	if h == nil {
-		return nil, failure(op, p.name, err, pathHint(err))
+		return nil, uobject.Failure(op, p.Name(), err, uobject.PathHint(err))
 	}
 	v := &ah{ah: h}
-	v.born("AH", fmt.Sprintf("AH to %v of %s", attr.DGID, p.dev.name), &p.object)
+	v.Born("AH", fmt.Sprintf("AH to %v of %s", attr.DGID, p.dev.Name()), &p.Object)
 	return v, nil
 }
 
 func (a *ah) Handle() uint64 { return uint64(uintptr(unsafe.Pointer(a.ah))) }
 
 func (a *ah) Destroy() error {
-	return a.destroy("ibv_destroy_ah", func() error { return errnoOf(C.vb_destroy_ah(a.ah)) })
+	return a.End("ibv_destroy_ah", func() error { return errnoOf(C.vb_destroy_ah(a.ah)) })
 }
 
 func cAHAttr(a *verbs.AHAttr) C.struct_vb_ah_attr {

@@ -40,7 +40,7 @@ func (provider) Devices() ([]string, error) {
 		return nil
 	})
 	if err == nil && len(names) == 0 {
-		err = &verbs.UnavailableError{Reason: "no RDMA device"}
+		err = &verbs.UnavailableError{Reason: "no RDMA device", NoDevice: true}
 	}
 	return names, err
 }
@@ -106,4 +106,12 @@ func load(soname string) error {
 		return &verbs.UnavailableError{Reason: reason}
 	}
 	return nil
+}
+
+// errnoOf is the error behind a number that is 0 or an errno.
+func errnoOf[T ~int32](errno T) error {
+	if errno == 0 {
+		return nil
+	}
+	return syscall.Errno(errno)
 }

@@ -19,11 +19,12 @@ import (
 	"unsafe"
 
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
+	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs/uobject"
 )
 
 // qp is a queue pair. Its number, type and sizes never change.
 type qp struct {
-	object
+	uobject.Object
 	qp   *C.struct_vb_qp
 	num  uint32
 	typ  verbs.QPType
@@ -32,7 +33,7 @@ type qp struct {
 
 func (p *pd) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 	const op = "ibv_create_qp"
-	if err := p.alive(op); err != nil {
+	if err := p.Alive(op); err != nil {
 		return nil, err
 	}
 	send, err := p.ownCQ(op, "SendCQ", init.SendCQ)
@@ -43,19 +44,21 @@ func (p *pd) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := C.struct_vb_qp_init_attr{send_cq: send.cq, recv_cq: recv.cq, qp_type: C.uint32_t(init.Type)}
-	if c.cap, err = cCaps(init.Caps); err != nil {
-		return nil, failure(op, p.name, syscall.EINVAL, err.Error())
+	if err := uobject.CheckSizes(init.Caps); err != nil {
+		return nil, uobject.Failure(op, p.Name(), syscall.EINVAL, err.Error())
+	}
+	c := C.struct_vb_qp_init_attr{
+		send_cq: send.cq, recv_cq: recv.cq, qp_type: C.uint32_t(init.Type), cap: cCaps(init.Caps),
 	}
 	if init.SignalAll {
 		c.sq_sig_all = 1
 	}
 	q, err := C.vb_create_qp(p.pd, &c)
 	if q == nil {
-		return nil, failure(op, p.name, err, cmp.Or(p.dev.capsHint(init.Caps), memlockHint(err, 0)))
+		return nil, uobject.Failure(op, p.Name(), err, cmp.Or(uobject.CapsHint(p.dev, init.Caps), uobject.MemlockHint(err, 0)))
 	}
 	v := &qp{qp: q, num: uint32(q.qp_num), typ: init.Type, caps: roundedCaps(q, goCaps(&c.cap))}
-	v.born("QP", fmt.Sprintf("QP %#x of %s", v.num, p.dev.name), &p.object, &send.object, &recv.object)
+	v.Born("QP", fmt.Sprintf("QP %#x of %s", v.num, p.dev.Name()), &p.Object, &send.Object, &recv.Object)
 	return v, nil
 }
 
@@ -82,9 +85,9 @@ func roundedCaps(q *C.struct_vb_qp, answered verbs.QPCaps) verbs.QPCaps {
 func (p *pd) ownCQ(op, field string, c verbs.CQ) (*cq, error) {
 	own, ok := c.(*cq)
 	if !ok || own.dev != p.dev {
-		return nil, failure(op, p.name, syscall.EINVAL, field+" must be a CQ of the same device")
+		return nil, uobject.Failure(op, p.Name(), syscall.EINVAL, field+" must be a CQ of the same device")
 	}
-	return own, own.alive(op)
+	return own, own.Alive(op)
 }
 
 func (q *qp) Num() uint32        { return q.num }
@@ -93,55 +96,55 @@ func (q *qp) Caps() verbs.QPCaps { return q.caps }
 
 func (q *qp) Modify(attr *verbs.QPAttr, mask verbs.AttrMask) error {
 	const op = "ibv_modify_qp"
-	if err := q.alive(op); err != nil {
+	if err := q.Alive(op); err != nil {
 		return err
 	}
 	c := cQPAttr(attr)
 	if err := errnoOf(C.vb_modify_qp(q.qp, &c, C.int(mask))); err != nil {
-		return failure(op, q.name, err, pathHint(err))
+		return uobject.Failure(op, q.Name(), err, uobject.PathHint(err))
 	}
 	return nil
 }
 
 func (q *qp) Query() (verbs.QPAttr, error) {
 	const op = "ibv_query_qp"
-	if err := q.alive(op); err != nil {
+	if err := q.Alive(op); err != nil {
 		return verbs.QPAttr{}, err
 	}
 	var c C.struct_vb_qp_attr
 	var init C.struct_vb_qp_init_attr
 	if err := errnoOf(C.vb_query_qp(q.qp, &c, C.int(queryMask), &init)); err != nil {
-		return verbs.QPAttr{}, failure(op, q.name, err)
+		return verbs.QPAttr{}, uobject.Failure(op, q.Name(), err)
 	}
 	return goQPAttr(&c), nil
 }
 
 func (q *qp) Destroy() error {
-	return q.destroy("ibv_destroy_qp", func() error { return errnoOf(C.vb_destroy_qp(q.qp)) })
+	return q.End("ibv_destroy_qp", func() error { return errnoOf(C.vb_destroy_qp(q.qp)) })
 }
 
 func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
 	const op = "ibv_post_send"
-	if err := q.alive(op); err != nil || len(wrs) == 0 {
+	if err := q.Alive(op); err != nil || len(wrs) == 0 {
 		return 0, err
 	}
 	done := C.vb_post_send(q.qp, (*C.struct_vb_send_req)(unsafe.Pointer(&wrs[0])), C.int(min(len(wrs), math.MaxInt32)))
 	if done.err != 0 {
 		errno := syscall.Errno(done.err)
-		return int(done.n), failure(op, q.name, errno, postHint(errno, "send"))
+		return int(done.n), uobject.Failure(op, q.Name(), errno, uobject.PostHint(errno, "send"))
 	}
 	return int(done.n), nil
 }
 
 func (q *qp) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	const op = "ibv_post_recv"
-	if err := q.alive(op); err != nil || len(wrs) == 0 {
+	if err := q.Alive(op); err != nil || len(wrs) == 0 {
 		return 0, err
 	}
 	done := C.vb_post_recv(q.qp, (*C.struct_vb_recv_req)(unsafe.Pointer(&wrs[0])), C.int(min(len(wrs), math.MaxInt32)))
 	if done.err != 0 {
 		errno := syscall.Errno(done.err)
-		return int(done.n), failure(op, q.name, errno, postHint(errno, "receive"))
+		return int(done.n), uobject.Failure(op, q.Name(), errno, uobject.PostHint(errno, "receive"))
 	}
 	return int(done.n), nil
 }

@@ -7,12 +7,7 @@ package ibverbs
 */
 import "C"
 
-import (
-	"fmt"
-	"math"
-
-	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
-)
+import "github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
 
 // queryMask is every attribute that QPAttr holds.
 const queryMask = verbs.AttrState | verbs.AttrCurState | verbs.AttrEnSQDNotify | verbs.AttrAccess |
@@ -72,20 +67,14 @@ func goQPAttr(c *C.struct_vb_qp_attr) verbs.QPAttr {
 	}
 }
 
-// cCaps refuses what would wrap around in 32 bits.
-func cCaps(caps verbs.QPCaps) (C.struct_vb_qp_cap, error) {
-	for _, n := range []int{caps.MaxSendWR, caps.MaxRecvWR, caps.MaxSendSGE, caps.MaxRecvSGE, caps.MaxInlineData} {
-		if n < 0 || n > math.MaxInt32 {
-			return C.struct_vb_qp_cap{}, fmt.Errorf("a size of %d is none", n)
-		}
-	}
+func cCaps(caps verbs.QPCaps) C.struct_vb_qp_cap {
 	return C.struct_vb_qp_cap{
 		max_send_wr:     C.uint32_t(caps.MaxSendWR),
 		max_recv_wr:     C.uint32_t(caps.MaxRecvWR),
 		max_send_sge:    C.uint32_t(caps.MaxSendSGE),
 		max_recv_sge:    C.uint32_t(caps.MaxRecvSGE),
 		max_inline_data: C.uint32_t(caps.MaxInlineData),
-	}, nil
+	}
 }
 
 func goCaps(c *C.struct_vb_qp_cap) verbs.QPCaps {

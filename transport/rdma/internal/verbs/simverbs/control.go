@@ -2,6 +2,8 @@ package simverbs
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
 )
@@ -66,6 +68,60 @@ func (f *Fabric) KillDevice(hostName, device string) {
 		q.attr.State = verbs.Err
 	}
 	n.raise(verbs.AsyncEvent{Type: verbs.EventDeviceFatal})
+}
+
+// ReviveDevice brings a device back that KillDevice killed. What its QPs had
+// is lost.
+func (f *Fabric) ReviveDevice(hostName, device string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.nic(hostName, device).dead = false
+}
+
+// RemoveDevice takes a device from those that are listed and can be opened. As
+// on rxe, there is no event, and it goes on working for who has it open: Opened
+// says whether somebody keeps its removal waiting.
+func (f *Fabric) RemoveDevice(hostName, device string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.nic(hostName, device).removed = true
+}
+
+// AddDevice brings back a device that was removed.
+func (f *Fabric) AddDevice(hostName, device string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.nic(hostName, device).removed = false
+}
+
+// Opened says that somebody has the device open.
+func (f *Fabric) Opened(hostName, device string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.nic(hostName, device).open) > 0
+}
+
+// FailQPs takes the QPs of a device that are in RTS to ERR and raises
+// QP_FATAL for each: those that which wants, in the order of their numbers.
+func (f *Fabric) FailQPs(hostName, device string, which func(qpn uint32) bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := f.nic(hostName, device)
+	for _, num := range slices.Sorted(maps.Keys(n.qps)) {
+		if q := n.qps[num]; q.in(verbs.RTS) && which(num) {
+			q.enterErr()
+			q.dev.events.push(verbs.AsyncEvent{Type: verbs.EventQPFatal, QPNum: num})
+		}
+	}
+}
+
+// FailCQs raises CQ_ERR for each CQ of a device.
+func (f *Fabric) FailCQs(hostName, device string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, cq := range f.nic(hostName, device).cqs {
+		cq.dev.events.push(verbs.AsyncEvent{Type: verbs.EventCQErr, CQ: cq})
+	}
 }
 
 // KillHost is the death of all processes on a host as its peers see it: its

@@ -2,6 +2,7 @@ package simverbs
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -36,6 +37,8 @@ type cqEntry struct {
 	send  bool
 	qp    *queuePair // a send under the Spec model: polling frees
 	sqEnd uint64     // the slots of qp up to here
+
+	unpolled *atomic.Int64 // counts it until it is polled; nil if it is not counted
 }
 
 func (d *device) CreateCQ(depth int, ch verbs.CompChannel) (verbs.CQ, error) {
@@ -60,6 +63,7 @@ func (d *device) CreateCQ(depth int, ch verbs.CompChannel) (verbs.CQ, error) {
 		from = append(from, &c.object)
 	}
 	cq.born("CQ", "CQ of "+d.name, from...)
+	d.nic.cqs = append(d.nic.cqs, cq)
 	return cq, nil
 }
 
@@ -82,6 +86,9 @@ func (cq *compQueue) Poll(wc []verbs.WC) (int, error) {
 		if e.qp != nil {
 			e.qp.free(e.sqEnd)
 			e.qp = nil
+		}
+		if e.unpolled != nil {
+			e.unpolled.Add(-1)
 		}
 		if cq.head++; cq.head == len(cq.ring) {
 			cq.head = 0
@@ -163,6 +170,8 @@ func (cq *compQueue) Destroy() error {
 		return err
 	}
 	cq.dead.Store(true)
+	n := cq.dev.nic
+	n.cqs = slices.DeleteFunc(n.cqs, func(other *compQueue) bool { return other == cq })
 	return nil
 }
 

@@ -3,6 +3,7 @@ package simverbs
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -19,8 +20,10 @@ type nic struct {
 	maxInline int
 	ports     []*port
 	dead      bool // device fatal
+	removed   bool
 
-	open    map[*device]bool
+	open    []*device // contexts, in the order they were opened
+	cqs     []*compQueue
 	qps     map[uint32]*queuePair
 	lastQPN uint32
 	ahs     map[uint64]*ah
@@ -49,7 +52,7 @@ const firstQPN = 0x11
 func newNIC(f *Fabric, h *host, i int, dc Device) *nic {
 	n := &nic{
 		f: f, host: h, name: dc.Name, attr: dc.Attr, maxInline: dc.MaxInline,
-		open: map[*device]bool{}, qps: map[uint32]*queuePair{}, lastQPN: firstQPN - 1, ahs: map[uint64]*ah{},
+		qps: map[uint32]*queuePair{}, lastQPN: firstQPN - 1, ahs: map[uint64]*ah{},
 	}
 	if n.name == "" {
 		n.name = fmt.Sprintf("sim%d", i)
@@ -184,13 +187,13 @@ func (p provider) Open(name string) (verbs.Device, error) {
 		if n.name != name {
 			continue
 		}
-		if n.dead {
+		if n.dead || n.removed {
 			return nil, &verbs.Error{Op: "ibv_open_device", Object: name, Errno: syscall.ENODEV}
 		}
 		d := &device{f: p.f, nic: n}
 		d.events.ring = make(chan struct{}, 1)
 		d.born("device", name)
-		n.open[d] = true
+		n.open = append(n.open, d)
 		return d, nil
 	}
 	return nil, &verbs.Error{Op: "ibv_open_device", Object: name, Errno: syscall.ENODEV,
@@ -271,6 +274,6 @@ func (d *device) Close() error {
 	if err := d.die("ibv_close_device"); err != nil {
 		return err
 	}
-	delete(d.nic.open, d)
+	d.nic.open = slices.DeleteFunc(d.nic.open, func(other *device) bool { return other == d })
 	return nil
 }

@@ -61,7 +61,7 @@ func (d *device) Interrupt() {
 
 // raise gives the event to all who opened the device. Fabric.mu is held.
 func (n *nic) raise(e verbs.AsyncEvent) {
-	for d := range n.open {
+	for _, d := range n.open {
 		d.events.push(e)
 	}
 }

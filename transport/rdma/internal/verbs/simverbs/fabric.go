@@ -200,6 +200,12 @@ func (f *Fabric) Seed() uint64 { return f.seed }
 type Stats struct {
 	Packets     uint64 // requests, acknowledgements and responses sent
 	Completions uint64 // entered into CQs
+
+	// Abandoned counts QPs that were RESET or destroyed before each of their
+	// work requests had completed and each completion had been polled.
+	// Completions that faults dropped do not count, nor does what a dead
+	// device or host never completes.
+	Abandoned uint64
 }
 
 // Stats reads the counters.
@@ -256,13 +262,15 @@ func (p provider) Devices() ([]string, error) {
 	if err := p.f.enter(p.host, "ibv_get_device_list", p.host.name); err != nil {
 		return nil, err
 	}
-	p.f.mu.Unlock()
-	if len(p.host.nics) == 0 {
-		return nil, &verbs.UnavailableError{Reason: "host " + p.host.name + " has no device"}
-	}
+	defer p.f.mu.Unlock()
 	var names []string
 	for _, n := range p.host.nics {
-		names = append(names, n.name)
+		if !n.removed {
+			names = append(names, n.name)
+		}
+	}
+	if len(names) == 0 {
+		return nil, &verbs.UnavailableError{Reason: "host " + p.host.name + " has no device", NoDevice: true}
 	}
 	return names, nil
 }

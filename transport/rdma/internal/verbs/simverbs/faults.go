@@ -48,7 +48,7 @@ type Packet struct {
 	PSN      uint32
 	Answer   bool         // acknowledgement or response
 	Opcode   verbs.Opcode // of a request
-	Bytes    int
+	Data     []byte       // not to be kept
 }
 
 // Verdict is what happens to a packet.
@@ -56,6 +56,11 @@ type Verdict struct {
 	Drop      bool
 	Duplicate bool
 	Delay     time.Duration // beyond Latency
+
+	// Stale, if not nil, arrives in the packet's place: a packet of an earlier
+	// QP whose number and PSN fit, so that the responder takes it and, when
+	// the right one comes, has had it (seen on rxe).
+	Stale []byte
 }
 
 // Call is a verbs call about to be made.
@@ -160,7 +165,7 @@ func (f *Fabric) judge(p *packet) Verdict {
 	if c.OnPacket != nil && p.to != nil && p.to != blackHole {
 		info := Packet{
 			From: p.src.dev.nic.host.name, To: p.to.nic.host.name, SrcQPN: p.src.num, QPN: p.qpn, PSN: p.psn,
-			Answer: p.answer != answerNone, Bytes: len(p.data),
+			Answer: p.answer != answerNone, Data: p.data,
 		}
 		if p.wr != nil {
 			info.Opcode = p.wr.Opcode
@@ -195,13 +200,17 @@ func (f *Fabric) completeFaulty(q *queuePair, cq *compQueue, e cqEntry) {
 	case fate.Duplicate:
 		copies = 2
 	}
-	for range copies {
+	for i := range copies {
+		if e.unpolled = nil; i == 0 {
+			e.unpolled = q.produced()
+		}
 		switch {
-		case fate.HoldToArm:
+		case fate.HoldToArm, len(cq.held) > 0 && fate.Delay == 0: // in order behind those held
 			cq.held = append(cq.held, e)
 			f.after(maxHold, cq.releaseHeld)
 		case fate.Delay > 0:
-			f.after(fate.Delay, func() { cq.push(e) })
+			late := e
+			f.after(fate.Delay, func() { cq.push(late) })
 		default:
 			cq.push(e)
 		}

@@ -193,6 +193,7 @@ func (q *queuePair) set(attr *verbs.QPAttr, mask verbs.AttrMask) {
 func (q *queuePair) enterState(to verbs.QPState) {
 	switch to {
 	case verbs.Reset:
+		q.abandon()
 		q.forget()
 		q.attr = verbs.QPAttr{}
 	case verbs.Err:
@@ -208,6 +209,7 @@ func (q *queuePair) enterState(to verbs.QPState) {
 		q.noteDrained()
 	default:
 		q.attr.State = to
+		q.heard = q.heard || to == verbs.RTR
 	}
 }
 

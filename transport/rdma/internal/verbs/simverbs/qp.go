@@ -25,10 +25,12 @@ type queuePair struct {
 	caps     verbs.QPCaps
 	sigAll   bool
 
-	attr   verbs.QPAttr // attr.State is the state
-	dst    *port        // resolved at RTR; nil for UD
-	life   uint64       // how often it was RESET; ends the timers of an earlier life
-	notify bool         // raise SQ_DRAINED
+	attr   verbs.QPAttr  // attr.State is the state
+	dst    *port         // resolved at RTR; nil for UD
+	life   uint64        // how often it was RESET; ends the timers of an earlier life
+	heard  bool          // it was in RTR in this life: something may be in flight
+	made   *atomic.Int64 // completions of this life that were not polled yet
+	notify bool          // raise SQ_DRAINED
 
 	sq                     []sendWQE
 	sqDone, sqNext, sqTail uint64
@@ -108,7 +110,7 @@ func (p *pd) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 
 	q := &queuePair{
 		dev: d, pd: p, scq: scq, rcq: rcq, typ: init.Type, caps: c, sigAll: init.SignalAll, num: d.nic.newQPN(),
-		sq: make([]sendWQE, max(c.MaxSendWR, 1)), rq: make([]verbs.RecvWR, max(c.MaxRecvWR, 1)),
+		made: new(atomic.Int64), sq: make([]sendWQE, max(c.MaxSendWR, 1)), rq: make([]verbs.RecvWR, max(c.MaxRecvWR, 1)),
 	}
 	d.nic.qps[q.num] = q
 	q.born("QP", fmt.Sprintf("QP %#x", q.num), &p.object, &scq.object, &rcq.object)
@@ -159,6 +161,7 @@ func (q *queuePair) Destroy() error {
 	if err := q.die("ibv_destroy_qp"); err != nil {
 		return err
 	}
+	q.abandon()
 	q.forget()
 	if q.dev.nic.qps[q.num] == q { // else its host was killed, and the number is another's
 		delete(q.dev.nic.qps, q.num)
@@ -166,9 +169,23 @@ func (q *queuePair) Destroy() error {
 	return nil
 }
 
+// abandon notes a life that ends before all of it was completed and polled.
+func (q *queuePair) abandon() {
+	if q.heard && (q.sqDone < q.sqTail || q.rqHead < q.rqTail || q.made.Load() > 0) {
+		q.dev.f.stats.Abandoned++
+	}
+}
+
+// produced counts a completion until it is polled.
+func (q *queuePair) produced() *atomic.Int64 {
+	q.made.Add(1)
+	return q.made
+}
+
 // forget empties both queues and begins a new life.
 func (q *queuePair) forget() {
 	q.life++
+	q.heard, q.made = false, new(atomic.Int64)
 	q.attr.State = verbs.Reset
 	q.sqDone, q.sqNext = q.sqTail, q.sqTail
 	q.free(q.sqTail)
@@ -279,6 +296,7 @@ func (q *queuePair) complete(cq *compQueue, e cqEntry) {
 		f.completeFaulty(q, cq, e)
 		return
 	}
+	e.unpolled = q.produced()
 	cq.push(e)
 }
 

@@ -19,6 +19,9 @@ func (f *Fabric) carry(p *packet) {
 	if v.Drop {
 		return
 	}
+	if v.Stale != nil {
+		p.data = v.Stale
+	}
 	f.travel(p, f.cfg.Latency+v.Delay)
 	if v.Duplicate {
 		f.travel(p, f.cfg.Latency+v.Delay)

@@ -1,6 +1,9 @@
-//go:build linux && cgo
+//go:build linux
 
-package ibverbs
+// Package rxetest is what providers over the kernel must pass on rdma_rxe,
+// beside the conformance suite: what only this device shows, and what errors
+// say. A test needs the devices rxe0 and rxe1, which reach each other.
+package rxetest
 
 import (
 	"net/netip"
@@ -22,16 +25,11 @@ const (
 	patience = 20 * time.Second // emulation is slow
 )
 
-// The library keeps what it opened to find the devices.
-func TestMain(m *testing.M) {
-	verbstest.Main(m, func() { _, _ = Provider().Devices() })
-}
-
-// requireRDMA skips, with the reason, without the two rxe devices;
+// Require skips, with the reason, without the two rxe devices;
 // VERBENA_REQUIRE_RDMA=1 makes that a failure.
-func requireRDMA(t testing.TB) {
+func Require(t testing.TB, p verbs.Provider) {
 	t.Helper()
-	names, err := Provider().Devices()
+	names, err := p.Devices()
 	reason := ""
 	switch {
 	case err != nil:
@@ -47,33 +45,34 @@ func requireRDMA(t testing.TB) {
 	t.Skip(reason)
 }
 
-// end is one device with what a test needs of it.
-type end struct {
+// End is one device with what a test needs of it.
+type End struct {
 	t   testing.TB
-	dev verbs.Device
+	Dev verbs.Device
 	pd  verbs.PD
 	ch  verbs.CompChannel
 	cq  verbs.CQ
 	mem []byte
 	mr  verbs.MR
-	gid verbs.GIDEntry
+	GID verbs.GIDEntry
 }
 
-func openEnd(t testing.TB, name string) *end {
+// Open opens a device; the test ends by closing it.
+func Open(t testing.TB, p verbs.Provider, name string) *End {
 	t.Helper()
-	requireRDMA(t)
-	e := &end{t: t}
+	Require(t, p)
+	e := &End{t: t}
 	var err error
-	e.dev, err = Provider().Open(name)
+	e.Dev, err = p.Open(name)
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, e.dev.Close()) })
-	e.pd, err = e.dev.AllocPD()
+	t.Cleanup(func() { require.NoError(t, e.Dev.Close()) })
+	e.pd, err = e.Dev.AllocPD()
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, e.pd.Dealloc()) })
-	e.ch, err = e.dev.CreateCompChannel()
+	e.ch, err = e.Dev.CreateCompChannel()
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, e.ch.Destroy()) })
-	e.cq, err = e.dev.CreateCQ(1024, e.ch)
+	e.cq, err = e.Dev.CreateCQ(1024, e.ch)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, e.cq.Destroy()) })
 	e.mem, err = unix.Mmap(-1, 0, rigMem, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE|unix.MAP_POPULATE)
@@ -82,13 +81,13 @@ func openEnd(t testing.TB, name string) *end {
 	e.mr, err = e.pd.RegisterMR(e.mem, verbs.AccessLocalWrite)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, e.mr.Deregister()) })
-	e.gid = e.findGID()
+	e.GID = e.findGID()
 	return e
 }
 
 // findGID returns the IPv4-mapped entry, the one both ends can route to.
-func (e *end) findGID() verbs.GIDEntry {
-	gids, err := e.dev.QueryGIDs(rigPort)
+func (e *End) findGID() verbs.GIDEntry {
+	gids, err := e.Dev.QueryGIDs(rigPort)
 	require.NoError(e.t, err)
 	i := slices.IndexFunc(gids, func(g verbs.GIDEntry) bool {
 		return g.Type == verbs.GIDRoCEv2 && netip.AddrFrom16(g.GID).Is4In6()
@@ -97,7 +96,7 @@ func (e *end) findGID() verbs.GIDEntry {
 	return gids[i]
 }
 
-func (e *end) qp() verbs.QP {
+func (e *End) qp() verbs.QP {
 	e.t.Helper()
 	q, err := e.pd.CreateQP(verbs.QPInit{
 		Type: verbs.RC, SendCQ: e.cq, RecvCQ: e.cq,
@@ -108,13 +107,13 @@ func (e *end) qp() verbs.QP {
 	return q
 }
 
-func (e *end) toInit(q verbs.QP) {
+func (e *End) toInit(q verbs.QP) {
 	e.t.Helper()
 	attr := verbs.QPAttr{State: verbs.Init, Port: rigPort}
 	require.NoError(e.t, q.Modify(&attr, verbs.AttrState|verbs.AttrPKeyIndex|verbs.AttrPort|verbs.AttrAccess))
 }
 
-func (e *end) toRTS(q, peer verbs.QP, to *end) {
+func (e *End) toRTS(q, peer verbs.QP, to *End) {
 	e.t.Helper()
 	rtr := verbs.QPAttr{
 		State: verbs.RTR, PathMTU: verbs.MTU1024, DestQPN: peer.Num(), RQPSN: 77, MinRNRTimer: 12, AV: to.path(e),
@@ -127,19 +126,20 @@ func (e *end) toRTS(q, peer verbs.QP, to *end) {
 }
 
 // path is the address vector by which from reaches e.
-func (e *end) path(from *end) verbs.AHAttr {
-	return verbs.AHAttr{Global: true, DGID: e.gid.GID, SGIDIndex: uint8(from.gid.Index), HopLimit: 64, Port: rigPort}
+func (e *End) path(from *End) verbs.AHAttr {
+	return verbs.AHAttr{Global: true, DGID: e.GID.GID, SGIDIndex: uint8(from.GID.Index), HopLimit: 64, Port: rigPort}
 }
 
 // pair is two connected RC QPs on two devices, in RTS.
 type pair struct {
-	a, b   *end
+	a, b   *End
 	qa, qb verbs.QP
 }
 
-func connect(t testing.TB) *pair {
+// connect connects two QPs of a provider each.
+func connect(t testing.TB, pa, pb verbs.Provider) *pair {
 	t.Helper()
-	p := &pair{a: openEnd(t, "rxe0"), b: openEnd(t, "rxe1")}
+	p := &pair{a: Open(t, pa, "rxe0"), b: Open(t, pb, "rxe1")}
 	p.qa, p.qb = p.a.qp(), p.b.qp()
 	p.a.toInit(p.qa)
 	p.b.toInit(p.qb)
@@ -149,7 +149,7 @@ func connect(t testing.TB) *pair {
 }
 
 // recvs are n receives of size bytes, IDs from 1000, at the end of the memory.
-func (e *end) recvs(n, size int) []verbs.RecvWR {
+func (e *End) recvs(n, size int) []verbs.RecvWR {
 	wrs := make([]verbs.RecvWR, n)
 	for i := range wrs {
 		wrs[i] = verbs.RecvWR{
@@ -159,7 +159,7 @@ func (e *end) recvs(n, size int) []verbs.RecvWR {
 	return wrs
 }
 
-func (e *end) send(id uint64, offset, length int, flags verbs.SendFlags) verbs.SendWR {
+func (e *End) send(id uint64, offset, length int, flags verbs.SendFlags) verbs.SendWR {
 	return verbs.SendWR{
 		ID: id, Opcode: verbs.OpSend, Flags: flags,
 		Addr: e.mr.Addr() + uint64(offset), Length: uint32(length), LKey: e.mr.LKey(),
@@ -167,7 +167,7 @@ func (e *end) send(id uint64, offset, length int, flags verbs.SendFlags) verbs.S
 }
 
 // poll polls n completions, with patience.
-func (e *end) poll(n int) []verbs.WC {
+func (e *End) poll(n int) []verbs.WC {
 	e.t.Helper()
 	var got []verbs.WC
 	buf := make([]verbs.WC, 32)
@@ -178,4 +178,14 @@ func (e *end) poll(n int) []verbs.WC {
 		require.False(e.t, time.Now().After(deadline), "%d of %d completions: %+v", len(got), n, got)
 	}
 	return got
+}
+
+// Rig is the conformance suite's: a device of a provider each.
+func Rig(t *testing.T, pa, pb verbs.Provider) verbstest.Rig {
+	a, b := Open(t, pa, "rxe0"), Open(t, pb, "rxe1")
+	return verbstest.Rig{
+		A:      verbstest.End{Provider: pa, Device: "rxe0", GID: a.GID.GID},
+		B:      verbstest.End{Provider: pb, Device: "rxe1", GID: b.GID.GID},
+		Quirks: verbstest.RXE,
+	}
 }

@@ -1,6 +1,6 @@
-//go:build linux && cgo
+//go:build linux
 
-package ibverbs
+package rxetest
 
 import (
 	"os"
@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
+	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs/uobject"
 )
 
 const (
@@ -21,19 +22,20 @@ const (
 	memlock      = 1 << 20
 )
 
-// What a process without privileges is refused (cases 48 and 50). Root is
-// refused nothing, so the test starts itself again and gives its rights up;
-// it alters a device node, which it does in the VM only.
-func TestUnprivileged(t *testing.T) {
-	requireRDMA(t)
+// Unprivileged tests what a process without privileges is refused (cases 48
+// and 50). Root is refused nothing, so the test starts itself again, by the
+// name TestUnprivileged, and gives its rights up; it alters a device node,
+// which it does in the VM only.
+func Unprivileged(t *testing.T, p verbs.Provider) {
+	Require(t, p)
 	if os.Getenv("VERBENA_VM") != "1" {
 		t.Skip("alters /dev/infiniband, so runs in the VM only")
 	}
 	if os.Getenv(unprivileged) == "1" {
-		testUnprivileged(t)
+		testUnprivileged(t, p)
 		return
 	}
-	node := uverbsNode("/sys/class/infiniband_verbs", "rxe1")
+	node := uobject.UverbsNode("rxe1")
 	require.NotEmpty(t, node)
 	info, err := os.Stat(node)
 	require.NoError(t, err)
@@ -47,16 +49,16 @@ func TestUnprivileged(t *testing.T) {
 	require.Contains(t, string(out), "--- PASS: TestUnprivileged")
 }
 
-func testUnprivileged(t *testing.T) {
+func testUnprivileged(t *testing.T, p verbs.Provider) {
 	require.NoError(t, unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: memlock, Max: memlock}))
 	require.NoError(t, syscall.Setgid(nobody))
 	require.NoError(t, syscall.Setuid(nobody))
 
-	_, err := Provider().Open("rxe1")
+	_, err := p.Open("rxe1")
 	require.ErrorIs(t, err, syscall.EACCES)
 	require.ErrorContains(t, err, "has mode 0600, uid 0, gid 0; this process is uid 65534")
 
-	dev, err := Provider().Open("rxe0")
+	dev, err := p.Open("rxe0")
 	require.NoError(t, err)
 	defer func() { require.NoError(t, dev.Close()) }()
 	pd, err := dev.AllocPD()

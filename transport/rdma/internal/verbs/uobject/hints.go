@@ -1,14 +1,18 @@
-//go:build linux && cgo
+//go:build linux
 
-package ibverbs
+package uobject
 
 import (
 	"bufio"
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
+	"math"
+	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -17,40 +21,49 @@ import (
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
 )
 
-// openFailure explains a device that cannot be opened by its character device.
+// OpenFailure explains a device that cannot be opened by its character device.
 // libibverbs searches on when it may not open that, and ends with ENOENT.
-func openFailure(device string, err error) *verbs.Error {
+func OpenFailure(device string, err error) *verbs.Error {
 	const op = "ibv_open_device"
-	node := uverbsNode("/sys/class/infiniband_verbs", device)
+	node := UverbsNode(device)
 	if node == "" {
-		return failure(op, device, err, "sysfs names no uverbs device for it")
+		return Failure(op, device, err, "sysfs names no uverbs device for it")
 	}
 	var st unix.Stat_t
 	if statErr := unix.Stat(node, &st); statErr != nil {
-		return failure(op, device, err, fmt.Sprintf("%s: %v; a container needs the device passed in", node, statErr))
+		return Failure(op, device, err, fmt.Sprintf("%s: %v; a container needs the device passed in", node, statErr))
 	}
 	if unix.Faccessat(unix.AT_FDCWD, node, unix.R_OK|unix.W_OK, unix.AT_EACCESS) == nil {
-		return failure(op, device, err)
+		return Failure(op, device, err)
 	}
-	return failure(op, device, syscall.EACCES, fmt.Sprintf("%s has mode %#o, uid %d, gid %d; this process is uid %d, gid %d",
+	return Failure(op, device, syscall.EACCES, fmt.Sprintf("%s has mode %#o, uid %d, gid %d; this process is uid %d, gid %d",
 		node, st.Mode&0o777, st.Uid, st.Gid, os.Geteuid(), os.Getegid()))
 }
 
-// uverbsNode finds the character device of an RDMA device, "" if unknown.
-func uverbsNode(class, device string) string {
+// UverbsNode finds the character device of an RDMA device, "" if unknown.
+func UverbsNode(device string) string { return uverbsNodes(classDir)[device] }
+
+// Devices lists the RDMA devices that have a character device, sorted.
+func Devices() []string { return slices.Sorted(maps.Keys(uverbsNodes(classDir))) }
+
+const classDir = "/sys/class/infiniband_verbs"
+
+// uverbsNodes are the character devices by the names of their RDMA devices.
+func uverbsNodes(class string) map[string]string {
+	nodes := map[string]string{}
 	files, _ := filepath.Glob(filepath.Join(class, "uverbs*", "ibdev"))
 	for _, f := range files {
-		if b, err := os.ReadFile(f); err == nil && strings.TrimSpace(string(b)) == device {
-			return filepath.Join("/dev/infiniband", filepath.Base(filepath.Dir(f)))
+		if b, err := os.ReadFile(f); err == nil {
+			nodes[strings.TrimSpace(string(b))] = filepath.Join("/dev/infiniband", filepath.Base(filepath.Dir(f)))
 		}
 	}
-	return ""
+	return nodes
 }
 
-// memlockHint explains ENOMEM where memory of need bytes was to be pinned (0:
+// MemlockHint explains ENOMEM where memory of need bytes was to be pinned (0:
 // an amount that is the driver's). The kernel holds RLIMIT_MEMLOCK against all
 // that the process has pinned, unless it has CAP_IPC_LOCK.
-func memlockHint(err error, need int) string {
+func MemlockHint(err error, need int) string {
 	var limit unix.Rlimit
 	if !errors.Is(err, syscall.ENOMEM) || unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit) != nil {
 		return ""
@@ -85,17 +98,18 @@ func pinnedBytes(status string) int64 {
 	return -1
 }
 
-// depthHint and capsHint name the device limit that a request went beyond.
-func (d *device) depthHint(depth int) string {
-	attr, err := d.Query()
+// DepthHint and CapsHint name the limit of a device that a request went beyond.
+func DepthHint(dev verbs.Device, depth int) string {
+	attr, err := dev.Query()
 	if err != nil {
 		return ""
 	}
 	return above("depth", depth, attr.MaxCQE)
 }
 
-func (d *device) capsHint(caps verbs.QPCaps) string {
-	attr, err := d.Query()
+// CapsHint is described at DepthHint.
+func CapsHint(dev verbs.Device, caps verbs.QPCaps) string {
+	attr, err := dev.Query()
 	if err != nil {
 		return ""
 	}
@@ -114,8 +128,8 @@ func above(name string, n, limit int) string {
 	return fmt.Sprintf("%s %d is above the device's limit of %d", name, n, limit)
 }
 
-// pathHint explains the errnos of a path that say less than the kernel knows.
-func pathHint(err error) string {
+// PathHint explains the errnos of a path that say less than the kernel knows.
+func PathHint(err error) string {
 	switch {
 	case errors.Is(err, syscall.ETIMEDOUT):
 		return "the destination GID could not be resolved to a link address"
@@ -125,8 +139,8 @@ func pathHint(err error) string {
 	return ""
 }
 
-// postHint explains a work request that was not taken.
-func postHint(errno syscall.Errno, queue string) string {
+// PostHint explains a work request that was not taken.
+func PostHint(errno syscall.Errno, queue string) string {
 	switch errno {
 	case syscall.ENOMEM:
 		return "the " + queue + " queue is full"
@@ -134,4 +148,28 @@ func postHint(errno syscall.Errno, queue string) string {
 		return "the QP is in a state that takes none, or an opcode, flag or length does not fit the QP"
 	}
 	return ""
+}
+
+// PortName is what errors call a port.
+func PortName(device string, port uint8) string { return fmt.Sprintf("%s, port %d", device, port) }
+
+// InterfaceName is the network interface of an index, "" if there is none.
+func InterfaceName(index int) string {
+	if index == 0 {
+		return ""
+	}
+	if i, err := net.InterfaceByIndex(index); err == nil {
+		return i.Name
+	}
+	return ""
+}
+
+// CheckSizes refuses sizes of queues that would wrap around in 32 bits.
+func CheckSizes(caps verbs.QPCaps) error {
+	for _, n := range []int{caps.MaxSendWR, caps.MaxRecvWR, caps.MaxSendSGE, caps.MaxRecvSGE, caps.MaxInlineData} {
+		if n < 0 || n > math.MaxInt32 {
+			return fmt.Errorf("a size of %d is none", n)
+		}
+	}
+	return nil
 }

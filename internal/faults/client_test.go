@@ -1,0 +1,229 @@
+//go:build linux
+
+package faults
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"runtime/pprof"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/verbena-rpc/verbena/internal/faults/faultpb"
+	"github.com/verbena-rpc/verbena/rpc"
+	"github.com/verbena-rpc/verbena/transport"
+)
+
+// The load. Patient calls outlast every fault, so that none may end by its
+// deadline; hasty ones end amid a fault.
+const (
+	patientCallers = 12
+	hastyCallers   = 4
+	patience       = 20 * time.Second
+	maxThink       = 20 * time.Millisecond // between two calls of a caller
+)
+
+// client makes calls from many goroutines and keeps a session to make them on.
+// Each caller writes its own place in calls.
+type client struct {
+	network *transport.Network
+	addr    string
+	first   uint64 // id of the first call
+	file    *os.File
+	clock   runningClock
+	session atomic.Pointer[session]
+	left    atomic.Bool
+	paused  atomic.Bool
+	calls   [patientCallers + hastyCallers]atomic.Int64 // deadlines of those under way, or 0
+}
+
+// session is one connection with the server, replaced when it is over.
+type session struct {
+	conn *rpc.Conn
+	stub faultpb.LedgerClient
+	next chan struct{} // closed when there is another
+}
+
+// clientRole calls the server at an address from a local one. Its third
+// argument sets it apart from clients before it.
+func clientRole(args []string) error {
+	incarnation, err := strconv.ParseUint(args[2], 10, 16)
+	if err != nil {
+		return err
+	}
+	network, fabric := newNetwork(args[1])
+	c := &client{network: network, addr: args[0], first: incarnation << 48, file: records()}
+	c.session.Store(&session{next: make(chan struct{})})
+	go c.clock.run()
+	go c.stayConnected()
+	go c.watch()
+	for i := range c.calls {
+		go c.caller(i)
+	}
+	return obey(func(o order) status {
+		switch o {
+		case pause, resume:
+			c.paused.Store(o == pause)
+		case leave:
+			c.leave()
+		}
+		s := c.status()
+		s.Held = held(fabric)
+		return s
+	})
+}
+
+func (c *client) status() status {
+	var s status
+	if conn := c.session.Load().conn; conn != nil {
+		info := conn.Transport()
+		s.Kind, s.Reason, s.Moves = info.Kind.String(), info.Reason, info.Moves
+	}
+	now := c.clock.now()
+	for i := range c.calls {
+		if deadline := c.calls[i].Load(); deadline != 0 {
+			s.Calls++
+			if now-time.Duration(deadline) > Margin {
+				s.Overdue++
+			}
+		}
+	}
+	return s
+}
+
+// watch prints what all goroutines do when a call is first overdue.
+func (c *client) watch() {
+	for c.status().Overdue == 0 {
+		time.Sleep(Margin / 10)
+	}
+	_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 1)
+}
+
+// stayConnected dials, and dials again when a session is over.
+func (c *client) stayConnected() {
+	for !c.left.Load() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		conn, err := rpc.Dial(ctx, c.network, c.addr)
+		cancel()
+		if err != nil {
+			time.Sleep(20*time.Millisecond + rand.N(40*time.Millisecond))
+			continue
+		}
+		s := &session{conn: conn, stub: faultpb.NewLedgerClient(conn), next: make(chan struct{})}
+		close(c.session.Swap(s).next)
+		<-conn.Done()
+	}
+}
+
+func (c *client) leave() {
+	c.left.Store(true)
+	if conn := c.session.Load().conn; conn != nil {
+		conn.Close()
+	}
+}
+
+func (c *client) caller(place int) {
+	hasty := place >= patientCallers
+	buf := make([]byte, 0, recordSize)
+	for n := uint64(0); ; n++ {
+		time.Sleep(rand.N(maxThink))
+		timeout := patience
+		if hasty {
+			timeout = 50*time.Millisecond + rand.N(450*time.Millisecond)
+		}
+		// Whoever pauses the callers sees each either under way or paused.
+		c.calls[place].Store(int64(c.clock.now() + timeout))
+		s := c.session.Load()
+		if c.paused.Load() || s.conn == nil {
+			c.calls[place].Store(0)
+			continue
+		}
+		rec := c.call(s, c.first|uint64(place)<<32|n, timeout)
+		rec.Hasty = hasty
+		if _, err := c.file.Write(rec.Append(buf)); err != nil {
+			panic(err)
+		}
+		c.calls[place].Store(0)
+		if rec.Outcome == NotExecuted || rec.Outcome == MaybeExecuted {
+			c.awaitNext(s)
+		}
+	}
+}
+
+// awaitNext waits for another session if this one is over.
+func (c *client) awaitNext(s *session) {
+	select {
+	case <-s.conn.Done():
+		<-s.next
+	case <-time.After(maxThink):
+	}
+}
+
+// call makes one call and says how it ended.
+func (c *client) call(s *session, id uint64, timeout time.Duration) Record {
+	deadline := c.clock.now() + timeout
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	want := randomSize()
+	reply, err := s.stub.Enter(ctx, &faultpb.Entry{Id: id, Data: pattern(id, randomSize()), Reply: uint32(want)})
+	rec := Record{ID: id, Outcome: outcomeOf(err), Late: rpc.CodeOf(err) == rpc.DeadlineExceeded, Overrun: c.clock.now() - deadline}
+	if err == nil {
+		rec.Wrong = reply.Id != id || !bytes.Equal(reply.Data, pattern(^id, want))
+	}
+	return rec
+}
+
+// randomSize is small most of the time, more than a slot now and then, and
+// rarely a message of many chunks.
+func randomSize() int {
+	switch n := rand.IntN(100); {
+	case n < 80:
+		return rand.IntN(1024)
+	case n < 98:
+		return rand.IntN(20_000)
+	}
+	return rand.IntN(200_000)
+}
+
+func outcomeOf(err error) Outcome {
+	var e *rpc.Error
+	switch {
+	case err == nil:
+		return OK
+	case !errors.As(err, &e):
+		return Refused
+	case e.Delivery == rpc.NotExecuted:
+		return NotExecuted
+	case e.Delivery == rpc.Executed && e.Code != rpc.DeadlineExceeded:
+		return Refused
+	}
+	return MaybeExecuted
+}
+
+// runningClock is the time that this process has run: while it is stopped by a
+// signal, or gets no processor, no call can end. run is its one writer.
+type runningClock struct {
+	ran  atomic.Int64 // until last
+	last atomic.Int64 // since start
+}
+
+const (
+	clockTick = 10 * time.Millisecond
+	clockGap  = 200 * time.Millisecond // a longer one is cut to this
+)
+
+func (c *runningClock) run() {
+	start := time.Now()
+	for {
+		time.Sleep(clockTick)
+		now := time.Since(start)
+		gap := min(now-time.Duration(c.last.Swap(int64(now))), clockGap)
+		c.ran.Add(int64(gap))
+	}
+}
+
+func (c *runningClock) now() time.Duration { return time.Duration(c.ran.Load()) }

@@ -1,0 +1,4 @@
+package faultpb
+
+//go:generate go build -o ../../../bin/ google.golang.org/protobuf/cmd/protoc-gen-go github.com/verbena-rpc/verbena/cmd/protoc-gen-go-verbena
+//go:generate protoc --plugin=../../../bin/protoc-gen-go --plugin=../../../bin/protoc-gen-go-verbena --go_out=. --go_opt=paths=source_relative --go-verbena_out=. --go-verbena_opt=paths=source_relative ledger.proto

@@ -1,0 +1,327 @@
+//go:build linux
+
+package faults
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// fault is something that goes wrong, and what is promised then.
+type fault struct {
+	name string
+
+	// survives: the session goes on, and no patient call fails. Otherwise
+	// calls under way may fail, honestly.
+	survives bool
+
+	hold  time.Duration // how long it lasts at most; a quarter of it at least
+	limit time.Duration // to be back on RDMA after its end; 0: backLimit
+
+	inject func(w *world) (injection, error)
+}
+
+// injection is a fault that is going on.
+type injection struct {
+	seen func() bool  // it has taken effect
+	end  func() error // puts things right
+}
+
+const (
+	backLimit     = 5 * time.Second
+	reappearLimit = 10 * time.Second // where a device comes back
+)
+
+func allFaults() []fault {
+	all := []fault{
+		{name: "kill -9 of the server", hold: time.Second, inject: killServer},                                 // cases 1, 67, 76
+		{name: "kill -9 of the client", hold: time.Second, inject: killClient},                                 // cases 4, 18, 67
+		{name: "SIGSTOP of the server", survives: true, hold: 2 * time.Second, inject: stop(theServer)},        // case 29
+		{name: "SIGSTOP of the client", survives: true, hold: 2 * time.Second, inject: stop(theClient)},        // case 29
+		{name: "TCP reset at the client", hold: time.Second, inject: reset("dport")},                           // case 65
+		{name: "TCP reset at the server", hold: time.Second, inject: reset("sport")},                           // case 65
+		{name: "RLIMIT_MEMLOCK 64 KiB", hold: time.Second, inject: restrictMemory},                             // case 50
+		{name: "QPs exhausted at the client", survives: true, hold: time.Second, inject: exhaust(sideA)},       // case 51
+		{name: "QPs exhausted at the server", survives: true, hold: time.Second, inject: exhaust(sideB)},       // case 51
+		{name: "server restarts without QPs", hold: time.Second, inject: restartExhausted},                     // case 51
+		{name: "GID added", survives: true, hold: time.Second, inject: addGID},                                 // case 44
+		{name: "GID moved", survives: true, hold: time.Second, inject: moveGID},                                // case 44
+		{name: "MTU 1500 at one end", survives: true, hold: 2 * time.Second, inject: lowerMTU(sideA)},          // case 47
+		{name: "MTU 1500 at both ends", survives: true, hold: 2 * time.Second, inject: lowerMTU(sideA, sideB)}, // case 47
+	}
+	for _, s := range sides {
+		all = append(all,
+			fault{name: "link down " + s.netdev, survives: true, hold: 2 * time.Second, inject: linkDown(s)},         // case 58
+			fault{name: "device removed " + s.device, hold: time.Second, limit: reappearLimit, inject: removeDev(s)}, // case 61
+		)
+	}
+	for _, d := range []struct{ name, match string }{
+		{"RoCE", "protocol ip u32 match ip protocol 17 0xff match ip dport 4791 0xffff"},
+		{"TCP", "protocol ip u32 match ip protocol 6 0xff"}, // case 65
+		{"everything", "protocol all matchall"},
+	} {
+		all = append(all,
+			fault{name: d.name + " dropped", survives: true, hold: 2 * time.Second, inject: drop(d.match, sideA, sideB)},
+			fault{name: d.name + " dropped, client to server", survives: true, hold: 2 * time.Second, inject: drop(d.match, sideA)},
+			fault{name: d.name + " dropped, server to client", survives: true, hold: 2 * time.Second, inject: drop(d.match, sideB)},
+		)
+	}
+	for _, n := range []struct{ name, how, counter string }{ // case 84
+		{"loss 0.1 %", "loss 0.1%", "drops"},
+		{"loss 1 %", "loss 1%", "drops"},
+		{"loss 3 %", "loss 3%", "drops"},
+		{"loss 10 %", "loss 10%", "drops"},
+		{"delay 20 ms", "delay 20ms 5ms", "packets"}, // case 22
+		{"reorder 25 %", "delay 5ms reorder 75%", "packets"},
+		{"duplicate 10 %", "duplicate 10%", "packets"},
+		{"corrupt 3 %", "corrupt 3%", "packets"},
+	} {
+		all = append(all, fault{name: n.name, survives: true, hold: 2 * time.Second, inject: netem(n.how, n.counter)})
+	}
+	return all
+}
+
+// Processes.
+
+func theServer(w *world) *process { return w.server }
+func theClient(w *world) *process { return w.client }
+
+func yes() bool { return true }
+
+func killServer(w *world) (injection, error) {
+	return injection{yes, func() error { return w.startServer(launch{}) }}, w.server.kill()
+}
+
+func killClient(w *world) (injection, error) {
+	return injection{yes, func() error { return w.startClient(launch{}) }}, w.client.kill()
+}
+
+func stop(who func(*world) *process) func(*world) (injection, error) {
+	return func(w *world) (injection, error) {
+		p := who(w)
+		end := func() error { return p.Process.Signal(syscall.SIGCONT) }
+		return injection{p.isStopped, end}, p.Process.Signal(syscall.SIGSTOP)
+	}
+}
+
+// restrictMemory has a client that may lock little take the place of ours.
+func restrictMemory(w *world) (injection, error) {
+	if err := errors.Join(w.client.kill(), w.startClient(launch{memlock: 64})); err != nil {
+		return injection{}, err
+	}
+	seen := func() bool {
+		s, err := w.client.ask(tell)
+		return err == nil && s.Kind == "tcp" && strings.Contains(s.Reason, "RLIMIT_MEMLOCK")
+	}
+	end := func() error { return errors.Join(w.client.kill(), w.startClient(launch{})) }
+	return injection{seen, end}, nil
+}
+
+// Limits of the device. They are those of a cgroup, which a process that takes
+// all it can shares with ours: rxe itself has a million QPs.
+
+const exhaustedObjects = "60" // QPs, CQs, MRs and PDs together
+
+// hog starts a process that takes the device's QPs, and waits until it has them.
+func (w *world) hog(s side) (release func() error, err error) {
+	if err := w.limitObjects(s.device, exhaustedObjects); err != nil {
+		return nil, err
+	}
+	hog, err := start(w.self, launch{role: "hog", args: []string{s.addr}, cgroup: w.cgroup})
+	if err != nil {
+		return nil, err
+	}
+	took, err := hog.ask(tell)
+	if err == nil && took.Held.QPs == 0 {
+		err = fmt.Errorf("not one QP could be made: %s", took.Reason)
+	}
+	release = func() error { return errors.Join(hog.kill(), w.limitObjects(s.device, "max")) }
+	if err != nil {
+		return nil, errors.Join(err, release())
+	}
+	return release, nil
+}
+
+// exhaust takes the QPs of a device away and then has the one in use fail.
+func exhaust(s side) func(*world) (injection, error) {
+	return func(w *world) (injection, error) {
+		release, err := w.hog(s)
+		if err != nil {
+			return injection{}, err
+		}
+		pid := w.server.Process.Pid
+		if s == sideA {
+			pid = w.client.Process.Pid
+		}
+		procs := filepath.Join(w.cgroup.Name(), "cgroup.procs")
+		if err := os.WriteFile(procs, []byte(strconv.Itoa(pid)), 0); err != nil {
+			return injection{}, errors.Join(err, release())
+		}
+		cut, err := drop("protocol ip u32 match ip protocol 17 0xff match ip dport 4791 0xffff", sideA, sideB)(w)
+		if err != nil {
+			return injection{}, errors.Join(err, release())
+		}
+		return injection{cut.seen, func() error { return errors.Join(cut.end(), release()) }}, nil
+	}
+}
+
+// restartExhausted starts a server that can make no QP.
+func restartExhausted(w *world) (injection, error) {
+	release, err := w.hog(sideB)
+	if err != nil {
+		return injection{}, err
+	}
+	if err := errors.Join(w.server.kill(), w.startServer(launch{cgroup: w.cgroup})); err != nil {
+		return injection{}, errors.Join(err, release())
+	}
+	seen := func() bool {
+		s, err := w.client.ask(tell)
+		return err == nil && s.Kind == "tcp" && s.Reason != ""
+	}
+	return injection{seen, release}, nil
+}
+
+// Devices and addresses.
+
+func linkDown(s side) func(*world) (injection, error) {
+	return func(*world) (injection, error) {
+		seen := func() bool { return fileHas("/sys/class/net/"+s.netdev+"/operstate", "down") }
+		end := func() error { return errors.Join(try("ip link set %s up", s.netdev), restoreRoutes()) }
+		return injection{seen, end}, try("ip link set %s down", s.netdev)
+	}
+}
+
+// removeDev removes a device. rxe cannot take it from a process that has it
+// open, so that the kernel waits (in rdma link del) until all have let go; no
+// event tells them. Those that do not are killed.
+func removeDev(s side) func(*world) (injection, error) {
+	return func(w *world) (injection, error) {
+		node, err := verbsNode(s.device)
+		if err != nil {
+			return injection{}, err
+		}
+		removal := exec.Command("rdma", "link", "del", s.device)
+		if err := removal.Start(); err != nil {
+			return injection{}, err
+		}
+		seen := func() bool { return !exists(node) }
+		end := func() error {
+			killed := errors.Join(w.client.kill(), w.server.kill())
+			if err := errors.Join(killed, removal.Wait()); err != nil {
+				return err
+			}
+			if exists("/sys/class/infiniband/" + s.device) {
+				return fmt.Errorf("%s was removed and is there", s.device)
+			}
+			return errors.Join(try("rdma link add %s type rxe netdev %s", s.device, s.netdev),
+				w.startServer(launch{}), w.startClient(launch{}))
+		}
+		return injection{seen, end}, nil
+	}
+}
+
+// addGID gives the client's interface another address, and so another GID.
+func addGID(*world) (injection, error) {
+	before := gids(sideA.device)
+	seen := func() bool { return gids(sideA.device) != before }
+	end := func() error { return try("ip addr del 10.8.0.77/24 dev %s", sideA.netdev) }
+	return injection{seen, end}, try("ip addr add 10.8.0.77/24 dev %s", sideA.netdev)
+}
+
+// moveGID takes the client's address away, gives the place of its GID to
+// another, and puts it back behind that.
+func moveGID(*world) (injection, error) {
+	before := gids(sideA.device)
+	seen := func() bool { return gids(sideA.device) != before }
+	end := func() error {
+		return errors.Join(try("ip addr add %s/24 dev %s", sideA.addr, sideA.netdev), restoreRoutes(),
+			try("ip addr del 10.8.0.78/24 dev %s", sideA.netdev))
+	}
+	return injection{seen, end}, tryAll(
+		"ip addr del "+sideA.addr+"/24 dev "+sideA.netdev,
+		"ip addr add 10.8.0.78/24 dev "+sideA.netdev)
+}
+
+func lowerMTU(at ...side) func(*world) (injection, error) {
+	set := func(mtu int) error {
+		var errs []error
+		for _, s := range at {
+			errs = append(errs, try("ip link set %s mtu %d", s.netdev, mtu))
+		}
+		return errors.Join(errs...)
+	}
+	return func(*world) (injection, error) {
+		seen := func() bool { return fileHas("/sys/class/net/"+at[0].netdev+"/mtu", "1500") }
+		return injection{seen, func() error { return set(wireMTU) }}, set(1500)
+	}
+}
+
+// Packets.
+
+// reset cuts the control connection: the kernel aborts the socket at one end
+// (ss -K) and tells the other by RST. which is the port that tells the sockets
+// of that end.
+func reset(which string) func(*world) (injection, error) {
+	return func(*world) (injection, error) {
+		killed, err := run("ss", "-K", "-H", "-t", "-n", "state", "established", which, "=", ":"+port)
+		seen := func() bool { return strings.TrimSpace(killed) != "" }
+		return injection{seen, func() error { return nil }}, err
+	}
+}
+
+// drop loses what leaves the given sides and matches, where it arrives at the
+// other: of a packet that is dropped where it leaves the sender is told, upon
+// which rxe tries again at once, within ibv_post_send, for as long as that lasts.
+func drop(match string, at ...side) func(*world) (injection, error) {
+	return func(*world) (injection, error) {
+		var errs []error
+		for _, s := range at {
+			errs = append(errs, try("tc filter add dev %s ingress pref 1 %s action drop", s.peer().netdev, match))
+		}
+		seen := func() bool {
+			lost := 0 // of both sides: one that hears nothing may have nothing to say
+			for _, s := range at {
+				lost += sum("drops", "tc -j -s filter show dev "+s.peer().netdev+" ingress")
+			}
+			return lost > 0
+		}
+		end := func() error {
+			var errs []error
+			for _, s := range at {
+				errs = append(errs, try("tc filter del dev %s ingress pref 1", s.peer().netdev))
+			}
+			return errors.Join(errs...)
+		}
+		return injection{seen, end}, errors.Join(errs...)
+	}
+}
+
+// netem troubles what leaves both sides. It has taken effect when its counter
+// has: packets lost, or for what is not counted, some hundred that went by.
+func netem(how, counter string) func(*world) (injection, error) {
+	enough := 1
+	if counter == "packets" {
+		enough = 200
+	}
+	return func(*world) (injection, error) {
+		var errs []error
+		for _, s := range sides {
+			errs = append(errs, try("tc qdisc add dev %s root netem %s", s.netdev, how))
+		}
+		seen := func() bool {
+			return sum(counter, "tc -j -s qdisc show dev "+sideA.netdev) >= enough &&
+				sum(counter, "tc -j -s qdisc show dev "+sideB.netdev) >= enough
+		}
+		end := func() error {
+			return errors.Join(try("tc qdisc del dev %s root", sideA.netdev), try("tc qdisc del dev %s root", sideB.netdev))
+		}
+		return injection{seen, end}, errors.Join(errs...)
+	}
+}

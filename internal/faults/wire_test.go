@@ -1,0 +1,121 @@
+//go:build linux
+
+package faults
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// The test VM's wire: see internal/vm. The client is on side a, the server on
+// side b.
+type side struct{ netdev, device, addr string }
+
+var (
+	sideA = side{"va", "rxe0", "10.8.0.1"}
+	sideB = side{"vb", "rxe1", "10.8.1.1"}
+	sides = []side{sideA, sideB}
+)
+
+func (s side) peer() side {
+	if s == sideA {
+		return sideB
+	}
+	return sideA
+}
+
+const (
+	routesFile = "/run/verbena-routes"
+	wireMTU    = 4200 // of the VM's netdevs unless it is told otherwise
+	port       = "7400"
+)
+
+func run(args ...string) (string, error) {
+	out, err := exec.Command(args[0], args[1:]...).CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(out)))
+	}
+	return string(out), nil
+}
+
+// try runs a command line that has no quotes.
+func try(format string, args ...any) error {
+	_, err := run(strings.Fields(fmt.Sprintf(format, args...))...)
+	return err
+}
+
+// tryAll runs command lines until one fails.
+func tryAll(lines ...string) error {
+	for _, l := range lines {
+		if err := try("%s", l); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// restoreRoutes puts back what goes with an interface or address.
+func restoreRoutes() error { return try("ip -batch %s", routesFile) }
+
+// sum adds up all numbers of that name in the JSON that a command prints.
+func sum(name, command string) int {
+	out, err := run(strings.Fields(command)...)
+	if err != nil {
+		return 0
+	}
+	total := 0
+	for _, m := range regexp.MustCompile(`"`+name+`":(\d+)`).FindAllStringSubmatch(out, -1) {
+		n, _ := strconv.Atoi(m[1])
+		total += n
+	}
+	return total
+}
+
+// kernelObjects are what the kernel holds for RDMA, over all devices.
+func kernelObjects() map[string]int {
+	objects := map[string]int{}
+	for _, name := range []string{"pd", "cq", "qp", "mr", "ctx"} {
+		objects[name] = sum(name, "rdma -j resource show")
+	}
+	return objects
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// verbsNode is the name of the device's file below /dev/infiniband, which a
+// process has open that uses the device.
+func verbsNode(device string) (string, error) {
+	names, _ := filepath.Glob("/sys/class/infiniband_verbs/uverbs*")
+	for _, n := range names {
+		b, err := os.ReadFile(filepath.Join(n, "ibdev"))
+		if err == nil && strings.TrimSpace(string(b)) == device {
+			return n, nil
+		}
+	}
+	return "", fmt.Errorf("%s has no uverbs device", device)
+}
+
+// gids are the entries of the device's GID table that are in use, in order.
+func gids(device string) string {
+	var used []string
+	for i := range 16 {
+		b, err := os.ReadFile(fmt.Sprintf("/sys/class/infiniband/%s/ports/1/gids/%d", device, i))
+		if s := strings.TrimSpace(string(b)); err == nil && strings.Trim(s, "0:") != "" {
+			used = append(used, fmt.Sprintf("%d %s", i, s))
+		}
+	}
+	return strings.Join(used, "\n")
+}
+
+func fileHas(path, text string) bool {
+	b, err := os.ReadFile(path)
+	return err == nil && strings.TrimSpace(string(b)) == text
+}
