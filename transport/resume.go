@@ -187,6 +187,17 @@ func (s *Session) attemptNow() {
 	}
 }
 
+// portsChanged is told by the fabric that a link might be made now.
+func (s *Session) portsChanged() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.inRow = 0
+	if s.retry != nil && s.retry.Stop() {
+		s.retry = nil
+		s.plan()
+	}
+}
+
 func (s *Session) retryDelay() time.Duration {
 	first := s.cfg.RetryAfter
 	switch {

@@ -75,7 +75,7 @@ type Retention struct {
 // Links deliver in their own goroutines (path). What they have in common is
 // guarded by mu; sinkMu makes the calls of the sink take turns. Locks are taken
 // in the order sinkMu, mu, incoming.mu, outgoing.mu. The fields of the first
-// group never change.
+// group do not change after begin.
 //
 // It ends in this order: end records why and lets senders fail; shutdown says
 // CLOSE, closes the links, tells the sink, waits for what still works at links
@@ -91,6 +91,7 @@ type Session struct {
 	unable  string // why there can be no fast link; "" if there can
 	sink    Sink
 	forget  func() // server: called when it ends
+	unwatch func() // client: likewise; nil where the fabric tells nothing
 
 	ctx     context.Context // done when the session ends
 	cancel  context.CancelFunc
@@ -157,6 +158,9 @@ func (s *Session) open(newSink func(*Session) Sink) {
 
 // begin sets the session going.
 func (s *Session) begin(unable string) {
+	if w, ok := s.network.Fabric.(Watcher); ok && s.client && unable == "" {
+		s.unwatch = w.Watch(s.portsChanged)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unable = unable
@@ -304,6 +308,9 @@ func (s *Session) shutdown() {
 		<-p.link.Done()
 	}
 	s.lane.reset()
+	if s.unwatch != nil {
+		s.unwatch()
+	}
 	if s.forget != nil {
 		s.forget()
 	}
