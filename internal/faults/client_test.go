@@ -24,7 +24,7 @@ const (
 	patientCallers = 12
 	hastyCallers   = 4
 	patience       = 20 * time.Second
-	maxThink       = 20 * time.Millisecond // between two calls of a caller
+	maxThink       = 40 * time.Millisecond // between two calls of a caller
 )
 
 // client makes calls from many goroutines and keeps a session to make them on.

@@ -34,6 +34,13 @@ type injection struct {
 	end  func() error // puts things right
 }
 
+// Lengths of faults: many fit into a run, and the long ones outlast the retries
+// of a QP, half a second on rxe.
+const (
+	short = 800 * time.Millisecond
+	long  = 1500 * time.Millisecond
+)
+
 const (
 	backLimit     = 5 * time.Second
 	reappearLimit = 10 * time.Second // where a device comes back
@@ -41,25 +48,25 @@ const (
 
 func allFaults() []fault {
 	all := []fault{
-		{name: "kill -9 of the server", hold: time.Second, inject: killServer},                                 // cases 1, 67, 76
-		{name: "kill -9 of the client", hold: time.Second, inject: killClient},                                 // cases 4, 18, 67
-		{name: "SIGSTOP of the server", survives: true, hold: 2 * time.Second, inject: stop(theServer)},        // case 29
-		{name: "SIGSTOP of the client", survives: true, hold: 2 * time.Second, inject: stop(theClient)},        // case 29
-		{name: "TCP reset at the client", hold: time.Second, inject: reset("dport")},                           // case 65
-		{name: "TCP reset at the server", hold: time.Second, inject: reset("sport")},                           // case 65
-		{name: "RLIMIT_MEMLOCK 64 KiB", hold: time.Second, inject: restrictMemory},                             // case 50
-		{name: "QPs exhausted at the client", survives: true, hold: time.Second, inject: exhaust(sideA)},       // case 51
-		{name: "QPs exhausted at the server", survives: true, hold: time.Second, inject: exhaust(sideB)},       // case 51
-		{name: "server restarts without QPs", hold: time.Second, inject: restartExhausted},                     // case 51
-		{name: "GID added", survives: true, hold: time.Second, inject: addGID},                                 // case 44
-		{name: "GID moved", survives: true, hold: time.Second, inject: moveGID},                                // case 44
-		{name: "MTU 1500 at one end", survives: true, hold: 2 * time.Second, inject: lowerMTU(sideA)},          // case 47
-		{name: "MTU 1500 at both ends", survives: true, hold: 2 * time.Second, inject: lowerMTU(sideA, sideB)}, // case 47
+		{name: "kill -9 of the server", hold: short, inject: killServer},                            // cases 1, 67, 76
+		{name: "kill -9 of the client", hold: short, inject: killClient},                            // cases 4, 18, 67
+		{name: "SIGSTOP of the server", survives: true, hold: long, inject: stop(theServer)},        // case 29
+		{name: "SIGSTOP of the client", survives: true, hold: long, inject: stop(theClient)},        // case 29
+		{name: "TCP reset at the client", hold: short, inject: reset("dport")},                      // case 65
+		{name: "TCP reset at the server", hold: short, inject: reset("sport")},                      // case 65
+		{name: "RLIMIT_MEMLOCK 64 KiB", hold: short, inject: restrictMemory},                        // case 50
+		{name: "QPs exhausted at the client", survives: true, hold: short, inject: exhaust(sideA)},  // case 51
+		{name: "QPs exhausted at the server", survives: true, hold: short, inject: exhaust(sideB)},  // case 51
+		{name: "server restarts without QPs", hold: short, inject: restartExhausted},                // case 51
+		{name: "GID added", survives: true, hold: short, inject: addGID},                            // case 44
+		{name: "GID moved", survives: true, hold: short, inject: moveGID},                           // case 44
+		{name: "MTU 1500 at one end", survives: true, hold: long, inject: lowerMTU(sideA)},          // case 47
+		{name: "MTU 1500 at both ends", survives: true, hold: long, inject: lowerMTU(sideA, sideB)}, // case 47
 	}
 	for _, s := range sides {
 		all = append(all,
-			fault{name: "link down " + s.netdev, survives: true, hold: 2 * time.Second, inject: linkDown(s)},         // case 58
-			fault{name: "device removed " + s.device, hold: time.Second, limit: reappearLimit, inject: removeDev(s)}, // case 61
+			fault{name: "link down " + s.netdev, survives: true, hold: long, inject: linkDown(s)},              // case 58
+			fault{name: "device removed " + s.device, hold: short, limit: reappearLimit, inject: removeDev(s)}, // case 61
 		)
 	}
 	for _, d := range []struct{ name, match string }{
@@ -68,9 +75,9 @@ func allFaults() []fault {
 		{"everything", "protocol all matchall"},
 	} {
 		all = append(all,
-			fault{name: d.name + " dropped", survives: true, hold: 2 * time.Second, inject: drop(d.match, sideA, sideB)},
-			fault{name: d.name + " dropped, client to server", survives: true, hold: 2 * time.Second, inject: drop(d.match, sideA)},
-			fault{name: d.name + " dropped, server to client", survives: true, hold: 2 * time.Second, inject: drop(d.match, sideB)},
+			fault{name: d.name + " dropped", survives: true, hold: long, inject: drop(d.match, sideA, sideB)},
+			fault{name: d.name + " dropped, client to server", survives: true, hold: long, inject: drop(d.match, sideA)},
+			fault{name: d.name + " dropped, server to client", survives: true, hold: long, inject: drop(d.match, sideB)},
 		)
 	}
 	for _, n := range []struct{ name, how, counter string }{ // case 84
@@ -83,7 +90,7 @@ func allFaults() []fault {
 		{"duplicate 10 %", "duplicate 10%", "packets"},
 		{"corrupt 3 %", "corrupt 3%", "packets"},
 	} {
-		all = append(all, fault{name: n.name, survives: true, hold: 2 * time.Second, inject: netem(n.how, n.counter)})
+		all = append(all, fault{name: n.name, survives: true, hold: long, inject: netem(n.how, n.counter)})
 	}
 	return all
 }
@@ -193,8 +200,10 @@ func restartExhausted(w *world) (injection, error) {
 func linkDown(s side) func(*world) (injection, error) {
 	return func(*world) (injection, error) {
 		seen := func() bool { return fileHas("/sys/class/net/"+s.netdev+"/operstate", "down") }
-		end := func() error { return errors.Join(try("ip link set %s up", s.netdev), restoreRoutes()) }
-		return injection{seen, end}, try("ip link set %s down", s.netdev)
+		end := func() error {
+			return errors.Join(batch("ip", "link set "+s.netdev+" up"), restoreRoutes())
+		}
+		return injection{seen, end}, batch("ip", "link set "+s.netdev+" down")
 	}
 }
 
@@ -220,8 +229,8 @@ func removeDev(s side) func(*world) (injection, error) {
 			if exists("/sys/class/infiniband/" + s.device) {
 				return fmt.Errorf("%s was removed and is there", s.device)
 			}
-			return errors.Join(try("rdma link add %s type rxe netdev %s", s.device, s.netdev),
-				w.startServer(launch{}), w.startClient(launch{}))
+			_, added := run("", "rdma", "link", "add", s.device, "type", "rxe", "netdev", s.netdev)
+			return errors.Join(added, w.startServer(launch{}), w.startClient(launch{}))
 		}
 		return injection{seen, end}, nil
 	}
@@ -231,35 +240,27 @@ func removeDev(s side) func(*world) (injection, error) {
 func addGID(*world) (injection, error) {
 	before := gids(sideA.device)
 	seen := func() bool { return gids(sideA.device) != before }
-	end := func() error { return try("ip addr del 10.8.0.77/24 dev %s", sideA.netdev) }
-	return injection{seen, end}, try("ip addr add 10.8.0.77/24 dev %s", sideA.netdev)
+	end := func() error { return batch("ip", "addr del 10.8.0.77/24 dev "+sideA.netdev) }
+	return injection{seen, end}, batch("ip", "addr add 10.8.0.77/24 dev "+sideA.netdev)
 }
 
 // moveGID takes the client's address away, gives the place of its GID to
 // another, and puts it back behind that.
 func moveGID(*world) (injection, error) {
 	before := gids(sideA.device)
+	own, other := "addr %s "+sideA.addr+"/24 dev "+sideA.netdev, "addr %s 10.8.0.78/24 dev "+sideA.netdev
 	seen := func() bool { return gids(sideA.device) != before }
 	end := func() error {
-		return errors.Join(try("ip addr add %s/24 dev %s", sideA.addr, sideA.netdev), restoreRoutes(),
-			try("ip addr del 10.8.0.78/24 dev %s", sideA.netdev))
+		return errors.Join(batch("ip", fmt.Sprintf(own, "add")), restoreRoutes(), batch("ip", fmt.Sprintf(other, "del")))
 	}
-	return injection{seen, end}, tryAll(
-		"ip addr del "+sideA.addr+"/24 dev "+sideA.netdev,
-		"ip addr add 10.8.0.78/24 dev "+sideA.netdev)
+	return injection{seen, end}, batch("ip", fmt.Sprintf(own, "del"), fmt.Sprintf(other, "add"))
 }
 
 func lowerMTU(at ...side) func(*world) (injection, error) {
-	set := func(mtu int) error {
-		var errs []error
-		for _, s := range at {
-			errs = append(errs, try("ip link set %s mtu %d", s.netdev, mtu))
-		}
-		return errors.Join(errs...)
-	}
 	return func(*world) (injection, error) {
 		seen := func() bool { return fileHas("/sys/class/net/"+at[0].netdev+"/mtu", "1500") }
-		return injection{seen, func() error { return set(wireMTU) }}, set(1500)
+		end := func() error { return batch("ip", each(at, fmt.Sprint("link set NETDEV mtu ", wireMTU))...) }
+		return injection{seen, end}, batch("ip", each(at, "link set NETDEV mtu 1500")...)
 	}
 }
 
@@ -270,7 +271,7 @@ func lowerMTU(at ...side) func(*world) (injection, error) {
 // of that end.
 func reset(which string) func(*world) (injection, error) {
 	return func(*world) (injection, error) {
-		killed, err := run("ss", "-K", "-H", "-t", "-n", "state", "established", which, "=", ":"+port)
+		killed, err := run("", "ss", "-K", "-H", "-t", "-n", "state", "established", which, "=", ":"+port)
 		seen := func() bool { return strings.TrimSpace(killed) != "" }
 		return injection{seen, func() error { return nil }}, err
 	}
@@ -279,27 +280,21 @@ func reset(which string) func(*world) (injection, error) {
 // drop loses what leaves the given sides and matches, where it arrives at the
 // other: of a packet that is dropped where it leaves the sender is told, upon
 // which rxe tries again at once, within ibv_post_send, for as long as that lasts.
-func drop(match string, at ...side) func(*world) (injection, error) {
+func drop(match string, from ...side) func(*world) (injection, error) {
+	var at []side
+	for _, s := range from {
+		at = append(at, s.peer())
+	}
 	return func(*world) (injection, error) {
-		var errs []error
-		for _, s := range at {
-			errs = append(errs, try("tc filter add dev %s ingress pref 1 %s action drop", s.peer().netdev, match))
-		}
 		seen := func() bool {
-			lost := 0 // of both sides: one that hears nothing may have nothing to say
+			lost := 0 // of both: a side that hears nothing may have nothing to say
 			for _, s := range at {
-				lost += sum("drops", "tc -j -s filter show dev "+s.peer().netdev+" ingress")
+				lost += sum("drops", "tc -j -s filter show dev "+s.netdev+" ingress")
 			}
 			return lost > 0
 		}
-		end := func() error {
-			var errs []error
-			for _, s := range at {
-				errs = append(errs, try("tc filter del dev %s ingress pref 1", s.peer().netdev))
-			}
-			return errors.Join(errs...)
-		}
-		return injection{seen, end}, errors.Join(errs...)
+		end := func() error { return batch("tc", each(at, "filter del dev NETDEV ingress pref 1")...) }
+		return injection{seen, end}, batch("tc", each(at, "filter add dev NETDEV ingress pref 1 "+match+" action drop")...)
 	}
 }
 
@@ -311,17 +306,8 @@ func netem(how, counter string) func(*world) (injection, error) {
 		enough = 200
 	}
 	return func(*world) (injection, error) {
-		var errs []error
-		for _, s := range sides {
-			errs = append(errs, try("tc qdisc add dev %s root netem %s", s.netdev, how))
-		}
-		seen := func() bool {
-			return sum(counter, "tc -j -s qdisc show dev "+sideA.netdev) >= enough &&
-				sum(counter, "tc -j -s qdisc show dev "+sideB.netdev) >= enough
-		}
-		end := func() error {
-			return errors.Join(try("tc qdisc del dev %s root", sideA.netdev), try("tc qdisc del dev %s root", sideB.netdev))
-		}
-		return injection{seen, end}, errors.Join(errs...)
+		seen := func() bool { return sum(counter, "tc -j -s qdisc show") >= enough }
+		end := func() error { return batch("tc", each(sides, "qdisc del dev NETDEV root")...) }
+		return injection{seen, end}, batch("tc", each(sides, "qdisc add dev NETDEV root netem "+how)...)
 	}
 }

@@ -56,10 +56,8 @@ func newWorld(dir string) (*world, error) {
 	if err := w.prepareCgroup(); err != nil {
 		return nil, err
 	}
-	for _, s := range sides {
-		if err := try("tc qdisc add dev %s clsact", s.netdev); err != nil {
-			return nil, err
-		}
+	if err := batch("tc", each(sides, "qdisc add dev NETDEV clsact")...); err != nil {
+		return nil, err
 	}
 	if err := errors.Join(w.startServer(launch{}), w.startClient(launch{})); err != nil {
 		return nil, err
