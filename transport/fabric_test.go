@@ -23,6 +23,7 @@ type memory struct {
 	wires    map[uint64]net.Conn // by epoch: the end that the second side takes
 	control  []net.Conn          // of control links
 	refuses  bool                // new connections
+	all      []*stallable
 }
 
 // cut ends all control connections.
@@ -32,6 +33,46 @@ func (m *memory) cut() {
 	for _, c := range m.control {
 		c.Close()
 	}
+}
+
+// stall lets nothing through any more on the links that there are.
+func (m *memory) stall() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, c := range m.all {
+		c.stalled.Store(true)
+	}
+}
+
+// stallable is a connection that can come to carry nothing.
+type stallable struct {
+	net.Conn
+	stalled atomic.Bool
+	closed  chan struct{}
+	once    sync.Once
+}
+
+func (c *stallable) Write(b []byte) (int, error) {
+	if c.stalled.Load() {
+		<-c.closed
+		return 0, net.ErrClosed
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *stallable) Close() error {
+	c.once.Do(func() { close(c.closed) })
+	return c.Conn.Close()
+}
+
+// newPipe is a pipe of the memory.
+func (m *memory) newPipe() (net.Conn, net.Conn) {
+	a, b := net.Pipe()
+	sa, sb := &stallable{Conn: a, closed: make(chan struct{})}, &stallable{Conn: b, closed: make(chan struct{})}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.all = append(m.all, sa, sb)
+	return sa, sb
 }
 
 func newMemory() *memory {
@@ -59,7 +100,7 @@ func (m *memory) pipe(ctx context.Context) (net.Conn, error) {
 	if l == nil || refuses {
 		return nil, syscall.ECONNREFUSED
 	}
-	a, b := net.Pipe()
+	a, b := m.newPipe()
 	select {
 	case l.conns <- b:
 		m.mu.Lock()
@@ -104,6 +145,7 @@ type fabric struct {
 	dies     error         // of every link as soon as it starts
 	live     atomic.Int32  // halves and links that exist
 	prepared atomic.Int32  // calls of Prepare
+	narrow   int           // MaxPayload of links; 0: as it comes
 
 	fuse  atomic.Int64 // frames of lanes until the link dies that carries the last; 0: for ever
 	mu    sync.Mutex
@@ -118,6 +160,13 @@ func (f *fabric) kill(err error) {
 		l.Close(err)
 	}
 	f.links = nil
+}
+
+// first is the link that was made first and was not killed.
+func (f *fabric) first() *fastLink {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.links[0]
 }
 
 func (f *fabric) Kind() transport.Kind         { return transport.RDMA }
@@ -147,12 +196,13 @@ func (h *half) Connect(ctx context.Context, epoch uint64, peer wire.QP) (transpo
 		f.live.Add(-1)
 		return nil, f.connect
 	}
+	a, b := f.m.newPipe()
 	f.m.mu.Lock()
 	end, second := f.m.wires[epoch]
 	if second {
 		delete(f.m.wires, epoch)
 	} else {
-		end, f.m.wires[epoch] = net.Pipe()
+		end, f.m.wires[epoch] = a, b
 	}
 	f.m.mu.Unlock()
 	side := tcp.Server // the server connects first
@@ -175,6 +225,13 @@ func (h *half) Connect(ctx context.Context, epoch uint64, peer wire.QP) (transpo
 type fastLink struct {
 	transport.Link
 	f *fabric
+}
+
+func (l *fastLink) MaxPayload() int {
+	if l.f.narrow > 0 {
+		return l.f.narrow
+	}
+	return l.Link.MaxPayload()
 }
 
 func (l *fastLink) started() {

@@ -277,7 +277,7 @@ func (s *Session) Migrate(ctx context.Context, to Kind) error {
 		if s.err != nil {
 			return &MoveError{to, s.err}
 		}
-		if p := s.carrying; p != nil && p.link.Kind() == to && s.target == nil {
+		if p := s.carrying; p != nil && p.link.Kind() == to {
 			return nil
 		}
 		changed := s.changed
