@@ -13,6 +13,7 @@ import (
 type settings struct {
 	transport string // "auto", "rdma", "tcp"
 	device    string
+	provider  string // "auto", "libibverbs", "uverbs"
 	port      int
 	gidIndex  int
 	mtu       int
@@ -28,6 +29,7 @@ type settings struct {
 func (s *settings) register(fs *flag.FlagSet) {
 	fs.StringVar(&s.transport, "transport", "auto", "`kind` of link: auto (rdma, or tcp with the reason), rdma (or fail), tcp")
 	fs.StringVar(&s.device, "device", "", "RDMA device; default: the one that has the connection's local address")
+	fs.StringVar(&s.provider, "provider", "auto", "what drives the device: libibverbs (any device), uverbs (the kernel itself, rdma_rxe alone), or auto (whichever suits the device)")
 	fs.IntVar(&s.port, "port", 0, "port of the device; default: the one that has the address")
 	fs.IntVar(&s.gidIndex, "gid-index", -1, "GID index; default: RoCE v2 of the connection's local address")
 	fs.IntVar(&s.mtu, "mtu", 0, "largest path MTU in bytes: 256 to 4096; default: the smaller of both sides")
@@ -43,7 +45,7 @@ func (s *settings) register(fs *flag.FlagSet) {
 // args are the flags that give s, for a child process.
 func (s *settings) args() []string {
 	return []string{
-		"-transport", s.transport, "-device", s.device, "-port", strconv.Itoa(s.port),
+		"-transport", s.transport, "-device", s.device, "-provider", s.provider, "-port", strconv.Itoa(s.port),
 		"-gid-index", strconv.Itoa(s.gidIndex), "-mtu", strconv.Itoa(s.mtu), "-poll", s.poll,
 		"-sq-depth", strconv.Itoa(s.sqDepth), "-rq-depth", strconv.Itoa(s.rqDepth),
 		"-slot", strconv.Itoa(s.slot), "-payload-sum=" + strconv.FormatBool(s.sum),

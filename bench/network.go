@@ -49,6 +49,15 @@ func (s *settings) rdma() (rdma.Config, error) {
 	if s.gidIndex >= 0 {
 		cfg.GIDIndex = &s.gidIndex
 	}
+	switch s.provider {
+	case "auto":
+	case "libibverbs":
+		cfg.Provider = rdma.Libibverbs
+	case "uverbs":
+		cfg.Provider = rdma.Uverbs
+	default:
+		return rdma.Config{}, fmt.Errorf("-provider is %q, expected auto, libibverbs or uverbs", s.provider)
+	}
 	var err error
 	switch s.poll {
 	case "":

@@ -19,7 +19,6 @@ import (
 
 	"github.com/verbena-rpc/verbena/transport"
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
-	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs/ibverbs"
 )
 
 // Fabric makes links over the RDMA devices of this machine. Devices are opened
@@ -51,7 +50,7 @@ type Fabric struct {
 
 // New returns a fabric. It never fails: a bad configuration is reported by
 // Usable and Prepare, and by Config.Validate.
-func New(cfg Config) *Fabric { return NewOn(ibverbs.Provider(), cfg) }
+func New(cfg Config) *Fabric { return NewOn(cfg.Provider.provider(), cfg) }
 
 // NewOn is New for the devices of p. Only packages below this one can name a
 // provider: it is how their tests put a simulated device under a Fabric.
