@@ -50,6 +50,7 @@ var faultKinds = []struct {
 	{"rdma-cut-one-way", 4, rdmaCutOneWay},
 	{"rdma-loss", 3, rdmaLoss},
 	{"rdma-stale", 4, rdmaStale},
+	{"rdma-again", 3, rdmaAgain},
 	{"qp-fatal", 6, qpFatal},
 	{"qp-event", 2, qpEvent},
 	{"cq-error", 2, cqError},
@@ -196,11 +197,19 @@ func rdmaLoss(d *draft) {
 // rdmaStale has a packet of another QP arrive in the place of one; the QP that
 // has lost its own fails soon after.
 func rdmaStale(d *draft) {
-	d.lasts(time.Millisecond, 100*time.Millisecond)
+	d.mistakes(ofAnotherLink)
+}
+
+// rdmaAgain does so with an earlier packet of the same QP.
+func rdmaAgain(d *draft) { d.mistakes(ofTheSameLink) }
+
+func (d *draft) mistakes(which mistake) {
+	d.lasts(50*time.Millisecond, 500*time.Millisecond)
 	d.say("to %s", d.m.name)
-	d.f.begin = func(c *chaos) { c.setStale(d.m.name, 1+d.r.IntN(3)) }
+	n := 1 + d.r.IntN(3)
+	d.f.begin = func(c *chaos) { c.setMistake(d.m.name, which, n) }
 	d.f.end = func(c *chaos) {
-		c.setStale(d.m.name, 0)
+		c.setMistake(d.m.name, which, 0)
 		c.failHit(d.m.name)
 	}
 }
@@ -426,7 +435,10 @@ func (d *draft) restarts(how func(*incarnation)) {
 
 func clientCloses(d *draft) {
 	d.f.begin = func(c *chaos) {
-		c.w.model.excuse("client closes", d.pair)()
-		c.w.leaving.Go(c.w.ways[d.pair].close)
+		end := c.w.model.excuse("client closes", d.pair)
+		c.w.leaving.Go(func() {
+			c.w.ways[d.pair].close()
+			end()
+		})
 	}
 }

@@ -91,7 +91,6 @@ func (w *world) exit(p *process) {
 	defer w.mu.Unlock()
 	w.lostDrains += s.LostDrains
 	w.rnr += s.RNR
-	w.stale += s.Stale
 }
 
 // port of every server.
@@ -220,7 +219,7 @@ func (l *way) get(ctx context.Context) (*rpc.Conn, int, error) {
 	if l.conn != nil {
 		select {
 		case <-l.conn.Done():
-			l.conn = nil
+			l.left, l.conn = append(l.left, l.conn), nil
 		default:
 			return l.conn, l.session, nil
 		}
@@ -258,6 +257,7 @@ func (l *way) close() {
 	}
 	for _, conn := range l.left {
 		_ = conn.Close()
+		l.w.saw(conn.Transport())
 	}
 	l.left = nil
 }
