@@ -48,7 +48,7 @@ unit: ## unit tests and conformance suites on the simulated device, under the ra
 
 sim: ## simulated worlds full of faults: SEEDS=n of them (default 1000), or SEED=k alone, with its trace
 	$(GO) test -count=1 -v -timeout 0 -run '^TestWorlds$$' ./transport/rdma/internal/sim \
-	  $(if $(SEED),-sim.seed=$(SEED) -sim.seeds=1 -sim.trace,-sim.seeds=$(or $(SEEDS),1000) -sim.jobs=$(SIM_JOBS))
+	  $(if $(SEED),-sim.seed=$(SEED) -sim.seeds=1 -sim.tries=100 -sim.trace,-sim.seeds=$(or $(SEEDS),1000) -sim.jobs=$(SIM_JOBS))
 
 vm: $(VM) ## the suites that need a real RDMA device, in the VM
 	@if $(VM) check; then \

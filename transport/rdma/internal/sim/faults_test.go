@@ -58,6 +58,7 @@ var faultKinds = []struct {
 	{"port-event", 2, portEvent},
 	{"gid-change", 3, gidChange},
 	{"device-fatal", 3, deviceFatal},
+	{"device-removed", 2, deviceRemoved},
 	{"wc-error", 8, wcError},
 	{"wc-late", 4, wcLate},
 	{"wc-twice", 4, wcTwice},
@@ -157,7 +158,7 @@ func tcpGarble(d *draft) {
 	d.lasts(10*time.Millisecond, time.Second)
 	end := func() {}
 	d.f.begin = func(c *chaos) {
-		end = c.excuseControl("tcp garbled", d.pair)
+		end = c.w.model.excuse("tcp garbled", d.pair) // bad input ends a session
 		c.arm(g)
 	}
 	d.f.end = func(c *chaos) {
@@ -273,6 +274,13 @@ func deviceFatal(d *draft) {
 	d.say("%s", d.m.name)
 	d.f.begin = func(c *chaos) { c.w.rdma.KillDevice(d.m.name, device) }
 	d.f.end = func(c *chaos) { c.w.rdma.ReviveDevice(d.m.name, device) }
+}
+
+func deviceRemoved(d *draft) {
+	d.lasts(time.Millisecond, 2*time.Second)
+	d.say("%s", d.m.name)
+	d.f.begin = func(c *chaos) { c.w.rdma.RemoveDevice(d.m.name, device) }
+	d.f.end = func(c *chaos) { c.w.rdma.AddDevice(d.m.name, device) }
 }
 
 // Completions.

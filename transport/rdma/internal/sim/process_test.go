@@ -149,7 +149,8 @@ func (i *incarnation) stop() {
 // bury closes what is left of the process.
 func (i *incarnation) bury() {
 	i.w.must(i.rpc.Close())
-	if err := <-i.served; !errors.Is(err, rpc.ErrServerClosed) {
+	err := <-i.served // of one that was killed, the listener may have been closed first
+	if !errors.Is(err, rpc.ErrServerClosed) && !(i.proc.dead.Load() && errors.Is(err, net.ErrClosed)) {
 		i.w.violate("%s: Serve returned %v", i.proc.name, err)
 	}
 	i.w.exit(i.proc)
@@ -245,6 +246,14 @@ func (l *way) leave(conn *rpc.Conn, err error) {
 		l.conn = nil
 		l.left = append(l.left, conn)
 	}
+}
+
+// describe says what carries the session.
+func (l *way) describe() string {
+	if l.conn == nil {
+		return ""
+	}
+	return fmt.Sprintf("\n%+v", l.conn.Transport())
 }
 
 // close ends all sessions. Others may be made.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/cryptotest"
 	"testing/synctest"
 	"time"
 
@@ -68,6 +69,7 @@ func play(t *testing.T, seed uint64) (r report) {
 	base := len(verbs.Live())
 	arenas := pool.Stats().Arenas
 	synctest.Test(t, func(t *testing.T) {
+		cryptotest.SetGlobalRandom(t, seed)
 		w := newWorld(t, newPlan(seed))
 		watchdog := time.AfterFunc(hang, w.hung)
 		w.run()
@@ -172,7 +174,8 @@ func (w *world) recovers(l *way, healed time.Time) {
 			l.leave(conn, err)
 		}
 		if ctx.Err() != nil {
-			w.violate("client %d does not reach server %d %v after the end of all faults: %v", l.pair.client, l.pair.server, recovery, err)
+			w.violate("client %d does not reach server %d %v after the end of all faults: %v%s",
+				l.pair.client, l.pair.server, recovery, err, l.describe())
 			return
 		}
 		time.Sleep(10 * time.Millisecond)
@@ -210,6 +213,7 @@ func (w *world) end() {
 	}
 	w.leaving.Wait()
 	for _, s := range w.servers {
+		w.checkAlone(s)
 		s.stop()
 	}
 	for _, p := range w.clients {
@@ -228,6 +232,17 @@ func (w *world) checkIdle(l *way) {
 	if r := l.conn.Transport().Retention; r.Frames > 2*64 || r.Bytes > 2*256<<10 {
 		w.violate("client %d keeps %d frames of %d bytes for server %d, which has taken them in", l.pair.client, r.Frames, r.Bytes, l.pair.server)
 	}
+}
+
+// checkAlone waits until a server has noticed that its clients are gone.
+func (w *world) checkAlone(s *server) {
+	for range 200 {
+		if st := s.rpc.Stats(); st.Sessions == 0 && st.InFlight == 0 {
+			return
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	w.violate("%s: its clients are gone, and it has %+v", s.proc.name, s.rpc.Stats())
 }
 
 func (w *world) checkLeft(objects int, arenas int64) {
