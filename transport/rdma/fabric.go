@@ -148,6 +148,13 @@ func (f *Fabric) route(local net.Addr) (*device, candidate, error) {
 		return nil, candidate{}, failed // no GID was looked at
 	}
 	from, err := chooseGID(all, addr, f.cfg.GIDIndex)
+	if err != nil && failed == nil { // perhaps the event that the address came is still on its way
+		for _, d := range f.devices {
+			d.gids.forget()
+		}
+		all, failed = f.survey()
+		from, err = chooseGID(all, addr, f.cfg.GIDIndex)
+	}
 	if err != nil {
 		return nil, candidate{}, joined(failed, err)
 	}
@@ -183,14 +190,21 @@ func (f *Fabric) survey() ([]candidate, error) {
 	return all, joined(errs...)
 }
 
+// names lists the devices to look at, at most lookInterval old where all are.
+// f.mu is held.
 func (f *Fabric) names() ([]string, error) {
 	if f.cfg.Device != "" {
 		return []string{f.cfg.Device}, nil
 	}
+	l := &f.lookout
+	if len(l.listed) > 0 {
+		return l.listed, nil
+	}
 	names, err := f.provider.Devices()
 	if err == nil && len(names) == 0 {
-		err = &verbs.UnavailableError{Reason: "this machine has no RDMA device"}
+		err = &verbs.UnavailableError{Reason: "this machine has no RDMA device", NoDevice: true}
 	}
+	l.listed = names
 	return names, err
 }
 
