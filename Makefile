@@ -9,12 +9,15 @@ VM          := $(BIN)/verbena-vm
 # Packages whose tests need an RDMA device: run in the VM, one boot each.
 VM_PACKAGES := ./transport/rdma ./transport/rdma/internal/qpstate ./transport/rdma/internal/verbs/ibverbs ./internal/e2e ./bench
 
+# Processes that share the seeds of `make sim`; each world uses one processor.
+SIM_JOBS := $(shell nproc 2>/dev/null || echo 2)
+
 # Deadlines: of one package on the host, of one package in the VM.
 TEST_TIMEOUT := 10m
 VM_TIMEOUT   := 15m
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build generate lint cross unit vm examples test bench floors fuzz clean
+.PHONY: help setup build generate lint cross unit sim vm examples test bench floors fuzz clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +45,10 @@ cross: ## compile for every supported platform, with TCP alone where there is no
 
 unit: ## unit tests and conformance suites on the simulated device, under the race detector
 	env -u VERBENA_REQUIRE_RDMA $(GO) test -race -timeout $(TEST_TIMEOUT) ./...
+
+sim: ## simulated worlds full of faults: SEEDS=n of them (default 1000), or SEED=k alone, with its trace
+	$(GO) test -count=1 -v -timeout 0 -run '^TestWorlds$$' ./transport/rdma/internal/sim \
+	  $(if $(SEED),-sim.seed=$(SEED) -sim.seeds=1 -sim.tries=100 -sim.trace,-sim.seeds=$(or $(SEEDS),1000) -sim.jobs=$(SIM_JOBS))
 
 vm: $(VM) ## the suites that need a real RDMA device, in the VM
 	@if $(VM) check; then \

@@ -13,6 +13,7 @@ import (
 type settings struct {
 	transport string // "auto", "rdma", "tcp"
 	device    string
+	provider  string // "auto", "libibverbs", "uverbs"
 	port      int
 	gidIndex  int
 	mtu       int
@@ -21,6 +22,7 @@ type settings struct {
 	rqDepth   int
 	slot      int
 	sum       bool
+	pool      string // "warm", "none", "cold"
 	procs     int
 	profile   string
 }
@@ -28,6 +30,7 @@ type settings struct {
 func (s *settings) register(fs *flag.FlagSet) {
 	fs.StringVar(&s.transport, "transport", "auto", "`kind` of link: auto (rdma, or tcp with the reason), rdma (or fail), tcp")
 	fs.StringVar(&s.device, "device", "", "RDMA device; default: the one that has the connection's local address")
+	fs.StringVar(&s.provider, "provider", "auto", "what drives the device: libibverbs (any device), uverbs (the kernel itself, rdma_rxe alone), or auto (whichever suits the device)")
 	fs.IntVar(&s.port, "port", 0, "port of the device; default: the one that has the address")
 	fs.IntVar(&s.gidIndex, "gid-index", -1, "GID index; default: RoCE v2 of the connection's local address")
 	fs.IntVar(&s.mtu, "mtu", 0, "largest path MTU in bytes: 256 to 4096; default: the smaller of both sides")
@@ -36,6 +39,7 @@ func (s *settings) register(fs *flag.FlagSet) {
 	fs.IntVar(&s.rqDepth, "rq-depth", 0, "receive queue slots; default: the library's")
 	fs.IntVar(&s.slot, "slot", 0, "bytes of a slot; default: the library's")
 	fs.BoolVar(&s.sum, "payload-sum", false, "checksum payloads as well as headers")
+	fs.StringVar(&s.pool, "pool", "warm", "QPs: warm (from the pool), none (made with their rings for each link), cold (device, CQ, QP and rings for each link)")
 	fs.IntVar(&s.procs, "procs", 0, "CPUs of each process (GOMAXPROCS); default: all, or half of them when both processes are here")
 	fs.StringVar(&s.profile, "cpuprofile", "", "write a CPU profile to this `file`; a server that run starts adds \".server\"")
 }
@@ -43,17 +47,20 @@ func (s *settings) register(fs *flag.FlagSet) {
 // args are the flags that give s, for a child process.
 func (s *settings) args() []string {
 	return []string{
-		"-transport", s.transport, "-device", s.device, "-port", strconv.Itoa(s.port),
+		"-transport", s.transport, "-device", s.device, "-provider", s.provider, "-port", strconv.Itoa(s.port),
 		"-gid-index", strconv.Itoa(s.gidIndex), "-mtu", strconv.Itoa(s.mtu), "-poll", s.poll,
 		"-sq-depth", strconv.Itoa(s.sqDepth), "-rq-depth", strconv.Itoa(s.rqDepth),
 		"-slot", strconv.Itoa(s.slot), "-payload-sum=" + strconv.FormatBool(s.sum),
-		"-procs", strconv.Itoa(s.procs), "-cpuprofile", s.profile,
+		"-pool", s.pool, "-procs", strconv.Itoa(s.procs), "-cpuprofile", s.profile,
 	}
 }
 
 func (s *settings) validate() error {
 	if s.procs < 0 {
 		return fmt.Errorf("-procs is %d, expected at least 1, or 0 for the default", s.procs)
+	}
+	if s.pool != "warm" && s.pool != "none" && s.pool != "cold" {
+		return fmt.Errorf("-pool is %q, expected warm, none or cold", s.pool)
 	}
 	switch s.transport {
 	case "auto", "rdma", "tcp":

@@ -1,6 +1,7 @@
 // Command bench measures echo calls over RDMA and TCP.
 //
 //	bench run                      both processes on this machine, each transport, beside perftest
+//	bench connect                  time to the first call, with the warm pool of QPs and without
 //	bench server -listen ADDR      on one machine …
 //	bench client -addr ADDR        … and on another
 //
@@ -24,6 +25,7 @@ var commands = []struct {
 	run        func(ctx context.Context, args []string) error
 }{
 	{"run", "measure on this machine: server and client processes, every transport, perftest", runCommand},
+	{"connect", "measure on this machine: time to the first call, with QPs from the pool and without", connectCommand},
 	{"server", "serve echo calls until interrupted", serverCommand},
 	{"client", "measure calls to a server", clientCommand},
 }

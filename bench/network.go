@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -34,7 +35,17 @@ func (s *settings) network(local string) (*transport.Network, error) {
 	if err != nil {
 		return nil, err
 	}
-	n.Fabric = rdma.New(cfg)
+	if s.pool != "warm" {
+		cfg.Warm = -1
+	}
+	fabric := rdma.New(cfg)
+	n.Fabric = fabric
+	switch s.pool {
+	case "warm":
+		_ = fabric.Prewarm(context.Background()) // why RDMA cannot be used is told by the sessions
+	case "cold":
+		n.Fabric = &coldFabric{fabric, cfg}
+	}
 	return n, nil
 }
 
@@ -48,6 +59,15 @@ func (s *settings) rdma() (rdma.Config, error) {
 	}
 	if s.gidIndex >= 0 {
 		cfg.GIDIndex = &s.gidIndex
+	}
+	switch s.provider {
+	case "auto":
+	case "libibverbs":
+		cfg.Provider = rdma.Libibverbs
+	case "uverbs":
+		cfg.Provider = rdma.Uverbs
+	default:
+		return rdma.Config{}, fmt.Errorf("-provider is %q, expected auto, libibverbs or uverbs", s.provider)
 	}
 	var err error
 	switch s.poll {

@@ -19,33 +19,33 @@ type cancels struct {
 
 // cancel tells the server that nobody waits for the call any more, without
 // waiting itself. expired says that the server sees that by its own clock.
-func (c *Conn) cancel(p *pending, id uint64, expired bool) {
-	c.lane.Forget(id)
+func (s *clientSession) cancel(p *pending, id uint64, expired bool) {
+	s.lane.Forget(id)
 	p.header = wire.Header{Kind: wire.Cancel, Call: id}
-	if sendNow(c.lane, transport.Control, &p.header, nil) == nil || expired {
+	if sendNow(s.lane, transport.Control, &p.header, nil) == nil || expired {
 		return
 	}
-	q := &c.cancels
+	q := &s.cancels
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.ids.push(id)
 	if !q.sending {
 		q.sending = true
-		go c.sendCancels()
+		go s.sendCancels()
 	}
 }
 
-func (c *Conn) sendCancels() {
+func (s *clientSession) sendCancels() {
 	for {
-		c.cancels.mu.Lock()
-		if c.cancels.ids.len() == 0 {
-			c.cancels.sending = false
-			c.cancels.mu.Unlock()
+		s.cancels.mu.Lock()
+		if s.cancels.ids.len() == 0 {
+			s.cancels.sending = false
+			s.cancels.mu.Unlock()
 			return
 		}
-		id := c.cancels.ids.pop()
-		c.cancels.mu.Unlock()
+		id := s.cancels.ids.pop()
+		s.cancels.mu.Unlock()
 		// It fails when the session is over, and the call with it.
-		_ = send(context.Background(), c.lane, transport.Control, &wire.Header{Kind: wire.Cancel, Call: id}, nil)
+		_ = send(context.Background(), s.lane, transport.Control, &wire.Header{Kind: wire.Cancel, Call: id}, nil)
 	}
 }

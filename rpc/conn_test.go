@@ -151,7 +151,7 @@ func TestCancelWaitsForRoom(t *testing.T) {
 				drain()
 				synctest.Wait()
 				require.Zero(t, r.server.Stats().InFlight)
-				require.NoError(t, r.conn.session.Err())
+				require.NoError(t, r.client.Err())
 			}
 		})
 	}
@@ -340,7 +340,7 @@ func TestTooManyCalls(t *testing.T) {
 	pooltest.Check(t)
 	synctest.Test(t, func(t *testing.T) {
 		r := join(t, echo)
-		r.conn.maxCalls = 3
+		r.session().calls.limit = 3
 		resume := r.remote.hold()
 		var wg sync.WaitGroup
 		for range 3 {
@@ -377,14 +377,13 @@ func TestBadReplies(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			pooltest.Check(t)
 			client, server := fakePair(4096)
-			conn := newConn(client, client, fakeLimits)
 			server.start(sinkFunc(func(m transport.Message) {
 				release(m.Payload)
 				h := wire.Header{Kind: wire.Reply, Flags: c.flags, Call: m.Call, Arg: c.arg}
 				require.NoError(t, server.Send(t.Context(), h, []byte(c.body)))
 				require.NoError(t, server.Send(t.Context(), h, []byte(c.body))) // and twice
 			}))
-			client.start((*connSink)(conn))
+			conn := fakeConn(client)
 			req, resp := []byte("q"), []byte(nil)
 			requireError(t, Call(t.Context(), conn, echoMethod, &req, &resp), c.code, c.d)
 			require.Eventually(t, func() bool { return conn.Stats().Stale == 1 }, 10*time.Second, time.Millisecond)
@@ -393,7 +392,7 @@ func TestBadReplies(t *testing.T) {
 			}
 			require.Eventually(t, func() bool { return conn.Stats().Stale == 6 }, 10*time.Second, time.Millisecond)
 			require.NoError(t, server.Send(t.Context(), wire.Header{Kind: wire.Call, Call: 1}, nil))
-			<-conn.Done()
+			<-client.Done()
 			var unexpected *unexpectedError
 			require.ErrorAs(t, client.Err(), &unexpected)
 			<-server.Done()

@@ -218,6 +218,21 @@ func echoDesc(methods ...*Method) *ServiceDesc {
 
 var fakeLimits = transport.Limits{MaxMessage: 1 << 20, MaxCalls: 1 << 12}
 
+// fakeConn is a Conn with one session, and nobody to dial for another.
+func fakeConn(end *fakeEnd) *Conn {
+	c := newConn(func(context.Context, *Conn) (*clientSession, error) { return nil, errNobody })
+	c.policy = retryPolicy{tries: 2, dials: 1}
+	s := newClientSession(c, end, end, fakeLimits)
+	c.join(s)
+	end.start((*clientSink)(s))
+	return c
+}
+
+var errNobody = errors.New("nobody there")
+
+// session is that which the Conn of a test was made with.
+func (r *rig) session() *clientSession { return (*clientSession)(r.client.sink.(*clientSink)) }
+
 // rig is a client and a server joined by fake ends.
 type rig struct {
 	conn           *Conn
@@ -234,9 +249,8 @@ func join(t testing.TB, f echoFunc, opts ...ServerOption) *rig {
 	}
 	r.client, r.remote = fakePair(4096)
 	r.client.record, r.remote.record = true, true
-	r.conn = newConn(r.client, r.client, fakeLimits)
 	r.remote.start(r.server.join(r.remote, r.remote, fakeLimits))
-	r.client.start((*connSink)(r.conn))
+	r.conn = fakeConn(r.client)
 	t.Cleanup(r.close)
 	return r
 }
@@ -245,9 +259,8 @@ func join(t testing.TB, f echoFunc, opts ...ServerOption) *rig {
 func (r *rig) another(t testing.TB) *rig {
 	o := &rig{server: r.server}
 	o.client, o.remote = fakePair(4096)
-	o.conn = newConn(o.client, o.client, fakeLimits)
 	o.remote.start(o.server.join(o.remote, o.remote, fakeLimits))
-	o.client.start((*connSink)(o.conn))
+	o.conn = fakeConn(o.client)
 	t.Cleanup(func() { _ = o.conn.Close() })
 	return o
 }

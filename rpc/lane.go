@@ -82,33 +82,6 @@ func (e *sizeError) Error() string {
 	return fmt.Sprintf("message of %d bytes, the peer takes at most %d", e.size, e.limit)
 }
 
-// sendMessage sends msg, whose encoded size is n, as the message that h opens.
-// What fits one frame is encoded straight into the memory that it is sent
-// from. h must be on the heap already: it goes through interfaces. An error
-// means that the peer never gets the whole message.
-func sendMessage(ctx context.Context, l lane, h *wire.Header, c codec.Codec, msg any, n int) error {
-	if n > l.MaxPayload() {
-		buf, err := encode(c, msg, n)
-		if err != nil {
-			return err
-		}
-		defer buf.Release()
-		return l.Send(ctx, *h, buf.Bytes())
-	}
-	slot, err := l.Reserve(ctx, transport.Small, n)
-	if err != nil {
-		return err
-	}
-	if err := marshal(c, slot.Payload, msg); err != nil {
-		l.Discard(slot)
-		return err
-	}
-	if h.Kind == wire.Call && h.Arg != 0 {
-		h.Arg = timeLeft(ctx) // it may have waited for room
-	}
-	return l.Commit(slot, h)
-}
-
 func encode(c codec.Codec, msg any, n int) (*pool.Buf, error) {
 	buf := pool.Get(n)
 	if err := marshal(c, buf.Bytes(), msg); err != nil {

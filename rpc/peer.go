@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	// slabSize is how many calls are allocated together. A call is used once
-	// only, so that a context which a handler keeps is never another call's;
-	// one allocation for many makes that cheap. A kept context keeps its slab.
-	slabSize = 32
+	// slabSize is how many contexts are allocated together, 2 KiB. One is used
+	// once only, so that what a handler keeps is never another call's; one
+	// allocation for many makes that cheap. A kept context keeps its slab.
+	slabSize = 64
 
 	// maxOutbox is how many frames wait in an outbox. A peer that sends calls
 	// and takes in no replies does not get further.
@@ -44,15 +44,17 @@ type peer struct {
 	session session
 	lane    lane
 
-	maxMessage int          // bytes of a message that the client takes in
-	maxCalls   int          // calls at once that the client was told it may make
-	share      share        // of the server's workers
-	waiting    atomic.Int64 // bytes of replies in wait
+	maxMessage int            // bytes of a message that the client takes in
+	maxCalls   int            // calls at once that the client was told it may make
+	share      share[arrival] // of the server's workers
+	waiting    atomic.Int64   // bytes of replies in wait
+	active     atomic.Int64   // calls that the client may take for its own: not answered, or just now
+	calls      arrived        // likewise
 
-	slab []serverCall // calls to be; of the delivering goroutine
+	slab   []callContext // contexts to be; of the delivering goroutine
+	inline serverCall    // likewise: what inline handlers serve
 
 	mu      sync.Mutex
-	calls   map[uint64]*serverCall // arrived, not finished
 	outbox  fifo[message]
 	unsent  int64 // bytes in the outbox
 	sending bool  // a goroutine empties the outbox
@@ -72,7 +74,9 @@ func (p *peer) Message(m transport.Message) {
 		p.begin(m)
 	case wire.Cancel:
 		release(m.Payload)
-		p.cancel(m.Call)
+		if ctx := p.calls.find(m.Call); ctx != nil {
+			ctx.end()
+		}
 	default:
 		release(m.Payload)
 		p.session.Close(&unexpectedError{Kind: m.Kind, Want: wire.Call})
@@ -86,12 +90,15 @@ func (p *peer) GoAway() {}
 func (p *peer) Ended(error) {
 	p.mu.Lock()
 	p.ended = true
-	for _, c := range p.calls {
-		c.ctx.end()
-	}
 	p.mu.Unlock()
+	p.calls.each((*callContext).end)
 	p.server.leave(p)
 }
+
+// errTooManyCalls refuses a call beyond the limit that the client was told. It
+// need not be the client's fault: it may not know that handlers of calls which
+// it cancelled still run.
+var errTooManyCalls = errors.New("more calls under way than the server takes of one session")
 
 func (p *peer) begin(m transport.Message) {
 	s := p.server
@@ -101,76 +108,60 @@ func (p *peer) begin(m transport.Message) {
 		p.refuse(m, Unimplemented, "the server has no such method")
 	case m.Flags&wire.End == 0:
 		p.refuse(m, Unimplemented, "the server takes no streams")
-	case !s.arrive():
+	case s.draining.Load():
 		p.refuse(m, Unavailable, errShuttingDown.Error())
+	case p.active.Load() >= int64(p.maxCalls):
+		p.refuse(m, ResourceExhausted, errTooManyCalls.Error())
 	default:
 		p.start(m, method)
 	}
 }
 
-// start runs a call that has been counted in.
+// start has a handler run for a call.
 func (p *peer) start(m transport.Message, method *method) {
-	c := p.newCall()
-	c.peer, c.method, c.id, c.payload = p, method, m.Call, m.Payload
-	if m.Arg != 0 {
-		c.ctx.deadline = time.Now().Add(time.Duration(m.Arg) * time.Microsecond)
-	}
-	switch err := p.add(c); {
-	case err == errTooManyCalls:
-		p.server.depart()
-		p.refuse(m, ResourceExhausted, err.Error())
-	case err != nil:
+	ctx := p.newContext(m)
+	if !p.calls.add(ctx) {
 		release(m.Payload)
-		p.server.depart()
-		p.session.Close(err)
-	case method.inline:
-		c.run()
-	case !p.server.workers.submit(&p.share, c):
-		c.payload = nil
-		c.finish()
-		p.refuse(m, ResourceExhausted, "too many calls on the server")
+		p.session.Close(fmt.Errorf("rpc: peer uses call id %#x twice", m.Call))
+		return
+	}
+	p.active.Add(1)
+	a := arrival{p, method, ctx, m.Payload}
+	if method.inline {
+		p.server.stats.inline.Add(1)
+		p.inline.run(a)
+		return
+	}
+	if !p.server.workers.submit(&p.share, a) {
+		p.settle(ctx)
+		ctx.end()
+		code, why := ResourceExhausted, "too many calls on the server"
+		if p.server.draining.Load() {
+			code, why = Unavailable, errShuttingDown.Error()
+		}
+		p.refuse(m, code, why)
 	}
 }
 
-// errTooManyCalls refuses a call beyond the limit that the client was told. It
-// need not be the client's fault: it may not know that handlers of calls which
-// it cancelled still run.
-var errTooManyCalls = errors.New("more calls under way than the server takes of one session")
-
-func (p *peer) newCall() *serverCall {
+func (p *peer) newContext(m transport.Message) *callContext {
 	if len(p.slab) == 0 {
-		p.slab = make([]serverCall, slabSize)
+		p.slab = make([]callContext, slabSize)
 	}
 	c := &p.slab[0]
 	p.slab = p.slab[1:]
+	c.id = m.Call
+	if m.Arg != 0 {
+		c.timed = true
+		c.deadline = clock() + int64(m.Arg)*int64(time.Microsecond)
+	}
 	return c
 }
 
-func (p *peer) add(c *serverCall) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	switch {
-	case p.calls[c.id] != nil:
-		return fmt.Errorf("rpc: peer uses call id %#x twice", c.id)
-	case len(p.calls) >= p.maxCalls:
-		return errTooManyCalls
-	}
-	p.calls[c.id] = c
-	return nil
-}
-
-func (p *peer) remove(c *serverCall) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.calls, c.id)
-}
-
-func (p *peer) cancel(id uint64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if c := p.calls[id]; c != nil {
-		c.ctx.end()
-	}
+// settle takes a call out of the books: it is answered without further waiting,
+// so that nobody will cancel it, and the client may make another.
+func (p *peer) settle(ctx *callContext) {
+	p.calls.remove(ctx)
+	p.active.Add(-1)
 }
 
 // refuse answers a call that no handler has seen.
@@ -207,7 +198,7 @@ func (p *peer) post(h *wire.Header, payload *pool.Buf) {
 		payload.Release()
 		p.session.Close(errNotReading)
 	default:
-		p.server.inflight.Add(1)
+		p.server.owed.Add(1)
 		p.outbox.push(message{*h, payload})
 		p.unsent += int64(payload.Len())
 		if !p.sending {
@@ -234,7 +225,9 @@ func (p *peer) empty() {
 			return p.lane.Send(ctx, m.header, m.payload.Bytes())
 		})
 		m.payload.Release()
-		p.server.depart()
+		if p.server.owed.Add(-1) == 0 {
+			p.server.checkDrained()
+		}
 	}
 }
 

@@ -56,13 +56,12 @@ func TestOutboxIsBounded(t *testing.T) {
 			return &large, nil
 		}))
 		client, remote := fakePair(4096)
-		conn := newConn(client, client, fakeLimits)
-		defer conn.Close()
 		p := s.join(remote, remote, fakeLimits)
 		require.GreaterOrEqual(t, p.share.maxBytes, int64(2*fakeLimits.MaxMessage))
 		p.share.maxBytes = fit * size
 		remote.start(p)
-		client.start((*connSink)(conn))
+		conn := fakeConn(client)
+		defer conn.Close()
 		drain := remote.fill()
 		var ok, refused atomic.Int32
 		var wg sync.WaitGroup
@@ -131,10 +130,9 @@ func TestRepliesWaitForOthers(t *testing.T) {
 		defer s.Close()
 		require.NoError(t, s.Register(echoDesc(echoMethod), func(context.Context, *[]byte) (*[]byte, error) { return &large, nil }))
 		client, remote := fakePair(4096)
-		conn := newConn(client, client, fakeLimits)
-		defer conn.Close()
 		remote.start(s.join(remote, &slowLane{remote, make(chan struct{}, 1)}, fakeLimits))
-		client.start((*connSink)(conn))
+		conn := fakeConn(client)
+		defer conn.Close()
 		var wg sync.WaitGroup
 		for range 400 {
 			wg.Go(func() {
@@ -228,9 +226,8 @@ func TestUndecodableRequest(t *testing.T) {
 	m := &Method{Name: "/test.Echo/Odd", Codec: oddCodec{codec.Raw, func(dst []byte) (int, error) { return len(dst), nil }}}
 	require.NoError(t, s.Register(echoDesc(m), echoFunc(echo)))
 	client, remote := fakePair(4096)
-	conn := newConn(client, client, fakeLimits)
 	remote.start(s.join(remote, remote, fakeLimits))
-	client.start((*connSink)(conn))
+	conn := fakeConn(client)
 	defer s.Close()
 	defer conn.Close()
 	req, resp := []byte("x"), []byte(nil)

@@ -24,8 +24,11 @@ package rpc
 
 import (
 	"context"
+	"fmt"
+	"sync/atomic"
 
 	"github.com/verbena-rpc/verbena/codec"
+	"github.com/verbena-rpc/verbena/transport/wire"
 )
 
 // SupportStubsV1 is referred to by generated stubs. A runtime that is older
@@ -42,6 +45,18 @@ type Method struct {
 
 	// Codec encodes requests and responses; nil is codec.Proto.
 	Codec codec.Codec
+
+	hash uint64 // of Name, once it was used; 0 before. Accessed atomically.
+}
+
+// id is the hash that calls carry.
+func (m *Method) id() uint64 {
+	if id := atomic.LoadUint64(&m.hash); id != 0 {
+		return id
+	}
+	id := wire.MethodID(m.Name)
+	atomic.StoreUint64(&m.hash, id)
+	return id
 }
 
 // MethodDesc is a method and what serves it.
@@ -56,11 +71,16 @@ type ServiceDesc struct {
 	Methods []MethodDesc
 }
 
-// Handler serves the calls of one method. Unary makes it.
+// Handler serves the calls of one method. Unary and UnaryBytes make it.
 type Handler struct {
-	accepts func(impl any) bool
-	serve   func(impl any, c *serverCall) error
+	// bind makes what serves calls by impl; the error says why impl or the
+	// codec cannot be had.
+	bind func(impl any, c codec.Codec) (serveFunc, error)
 }
+
+// serveFunc receives the request of a call and sends the response. The error is
+// what to answer instead.
+type serveFunc func(c *serverCall) error
 
 // Unary is the handler of a method with one request and one response. serve
 // is a method expression of the service's interface, so that a table needs no
@@ -74,14 +94,17 @@ type Handler struct {
 // reaches the caller as an *Error: with its own code if it is one, Canceled or
 // DeadlineExceeded if it comes from a context, else Unknown.
 func Unary[S, Req, Resp any](serve func(S, context.Context, *Req) (*Resp, error)) Handler {
-	return Handler{
-		accepts: func(impl any) bool { _, ok := impl.(S); return ok },
-		serve: func(impl any, c *serverCall) error {
+	return Handler{bind: func(impl any, _ codec.Codec) (serveFunc, error) {
+		to, ok := impl.(S)
+		if !ok {
+			return nil, fmt.Errorf("%T does not implement it", impl)
+		}
+		return func(c *serverCall) error {
 			req := new(Req)
 			if err := c.receive(req); err != nil {
 				return err
 			}
-			resp, err := serve(impl.(S), &c.ctx, req)
+			resp, err := serve(to, c.ctx, req)
 			if err != nil {
 				return err
 			}
@@ -89,8 +112,31 @@ func Unary[S, Req, Resp any](serve func(S, context.Context, *Req) (*Resp, error)
 				return Errorf(Internal, "handler returned neither a response nor an error")
 			}
 			return c.send(resp)
-		},
-	}
+		}, nil
+	}}
+}
+
+// UnaryBytes is the handler of a method whose codec is codec.Raw, for those who
+// count allocations: it makes none. serve is as for Unary, but the request is
+// lent to it until it returns, and so is what refers to it. The response may
+// be, or be part of, the request; it is read at once.
+func UnaryBytes[S any](serve func(S, context.Context, []byte) ([]byte, error)) Handler {
+	return Handler{bind: func(impl any, cod codec.Codec) (serveFunc, error) {
+		to, ok := impl.(S)
+		switch {
+		case !ok:
+			return nil, fmt.Errorf("%T does not implement it", impl)
+		case cod != codec.Raw:
+			return nil, fmt.Errorf("UnaryBytes needs codec.Raw, not %s", cod.Name())
+		}
+		return func(c *serverCall) (err error) {
+			c.bytes, err = serve(to, c.ctx, c.borrow())
+			if err != nil {
+				return err
+			}
+			return c.send(&c.bytes)
+		}, nil
+	}}
 }
 
 // Call makes one unary call: it sends req, waits, and decodes the response

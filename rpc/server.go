@@ -34,15 +34,12 @@ type Server struct {
 	network *transport.Network
 	config  serverConfig
 	methods map[uint64]*method
-	workers workers
+	workers workers[arrival]
 	stats   serverStats
 
-	// inflight counts calls from their arrival until their reply is sent. It
-	// is raised before draining is read, which Shutdown sets before it reads
-	// inflight.
-	inflight    atomic.Int64
 	draining    atomic.Bool
-	drained     chan struct{} // closed when inflight is 0 while draining
+	owed        atomic.Int64  // messages in outboxes
+	drained     chan struct{} // closed when all is answered while draining
 	drainedOnce sync.Once
 
 	mu       sync.Mutex
@@ -56,19 +53,18 @@ type Server struct {
 type method struct {
 	*Method
 	codec  codec.Codec
-	impl   any
-	handle Handler
+	serve  serveFunc
 	inline bool
 }
 
 type serverStats struct {
-	calls, refused, late, panics atomic.Uint64
+	inline, refused, late, panics atomic.Uint64
 }
 
 // ServerStats count what a Server did.
 type ServerStats struct {
 	Sessions int    // now
-	InFlight int64  // calls that have arrived and are not answered, now
+	InFlight int64  // calls that wait for a handler, have one, or whose answer waits in an outbox, now
 	Calls    uint64 // calls that a handler was to run for
 	Refused  uint64 // calls refused unseen: unknown method, limit, shutdown
 	Late     uint64 // responses dropped because nobody waited for them
@@ -89,8 +85,11 @@ func NewServer(network *transport.Network, opts ...ServerOption) *Server {
 		o.applyServer(&s.config)
 	}
 	c := &s.config
-	s.workers.limit, s.workers.queueLimit = c.maxHandlers, c.maxQueued
-	s.workers.shareLimit, s.workers.shareQueue = c.perSession()
+	w := &s.workers
+	w.limit, w.queueLimit = c.maxHandlers, c.maxQueued
+	w.shareLimit, w.shareQueue = c.perSession()
+	w.runner = func() func(arrival) { return new(serverCall).run }
+	w.atRest = s.checkDrained
 	return s
 }
 
@@ -133,12 +132,15 @@ func (s *Server) Register(desc *ServiceDesc, impl any) error {
 			return wrong("registered twice")
 		case other != nil:
 			return wrong("has the method id %#x of %s; rename one of them", id, other.Name)
-		case d.Handler.serve == nil:
+		case d.Handler.bind == nil:
 			return wrong("has no handler")
-		case !d.Handler.accepts(impl):
-			return wrong("%T does not implement it", impl)
 		}
-		added[id] = &method{Method: d.Method, codec: d.Method.codec(), impl: impl, handle: d.Handler, inline: s.config.inline[d.Method.Name]}
+		cod := d.Method.codec()
+		serve, err := d.Handler.bind(impl, cod)
+		if err != nil {
+			return wrong("%v", err)
+		}
+		added[id] = &method{Method: d.Method, codec: cod, serve: serve, inline: s.config.inline[d.Method.Name]}
 	}
 	for id, m := range added {
 		s.methods[id] = m
@@ -206,10 +208,11 @@ func (s *Server) Stats() ServerStats {
 	s.mu.Lock()
 	sessions := len(s.peers)
 	s.mu.Unlock()
+	now, begun := s.workers.busy()
 	return ServerStats{
 		Sessions: sessions,
-		InFlight: s.inflight.Load(),
-		Calls:    s.stats.calls.Load(),
+		InFlight: int64(now) + s.owed.Load(),
+		Calls:    begun + s.stats.inline.Load(),
 		Refused:  s.stats.refused.Load(),
 		Late:     s.stats.late.Load(),
 		Panics:   s.stats.panics.Load(),
@@ -222,6 +225,7 @@ func (s *Server) Stats() ServerStats {
 // for itself.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.draining.Store(true)
+	s.workers.refuse()
 	s.stop()
 	for _, p := range s.snapshot() {
 		_ = p.session.GoAway() // an error means that it has ended
@@ -273,8 +277,13 @@ func (s *Server) drain(ctx context.Context) error {
 	}
 }
 
+// checkDrained looks whether all is answered. It is called after draining is
+// set and whenever that may have become so since.
 func (s *Server) checkDrained() {
-	if s.draining.Load() && s.inflight.Load() == 0 {
+	if !s.draining.Load() || s.owed.Load() > 0 {
+		return
+	}
+	if now, _ := s.workers.busy(); now == 0 {
 		s.drainedOnce.Do(func() { close(s.drained) })
 	}
 }
@@ -302,23 +311,6 @@ func (s *Server) snapshot() []*peer {
 	return peers
 }
 
-// arrive counts a call in, unless there shall be no more.
-func (s *Server) arrive() bool {
-	s.inflight.Add(1)
-	if s.draining.Load() {
-		s.depart()
-		return false
-	}
-	return true
-}
-
-// depart counts a call out: it is answered, or nobody waits for the answer.
-func (s *Server) depart() {
-	if s.inflight.Add(-1) == 0 {
-		s.checkDrained()
-	}
-}
-
 // join makes the server's side of a new session. One that comes after Close
 // ends at once.
 func (s *Server) join(session session, l lane, limits transport.Limits) *peer {
@@ -326,8 +318,8 @@ func (s *Server) join(session session, l lane, limits transport.Limits) *peer {
 	p := &peer{
 		server: s, session: session, lane: l,
 		maxMessage: limits.MaxMessage, maxCalls: own.MaxCalls,
-		share: share{maxBytes: max(2*int64(own.MaxMessage), minWaiting)},
-		calls: map[uint64]*serverCall{},
+		share: share[arrival]{maxBytes: max(2*int64(own.MaxMessage), minWaiting)},
+		calls: arrived{limit: min(own.MaxCalls, maxSlots)},
 	}
 	s.mu.Lock()
 	s.peers[p] = struct{}{}

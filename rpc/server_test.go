@@ -277,7 +277,7 @@ func TestShutdownIsGraceful(t *testing.T) {
 		requireError(t, err, Unavailable, NotExecuted)
 		require.Len(t, r.client.frames(), sent, "a call was sent after GOAWAY")
 		wg.Wait()
-		<-r.conn.Done()
+		<-r.client.Done()
 	})
 }
 
@@ -327,7 +327,8 @@ func TestCallAfterShutdownIsRefusedUnseen(t *testing.T) {
 	r := join(t, echo)
 	r.server.draining.Store(true)
 	_, err := r.echo(t.Context(), "x")
-	require.True(t, requireError(t, err, Unavailable, NotExecuted).FromPeer())
+	requireError(t, err, Unavailable, NotExecuted)
+	require.EqualValues(t, 1, r.conn.Stats().Retries)
 }
 
 func TestShutdownIsBoundedByItsContext(t *testing.T) {

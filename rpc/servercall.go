@@ -8,34 +8,38 @@ import (
 	"github.com/valyala/bytebufferpool"
 
 	"github.com/verbena-rpc/verbena/pool"
+	"github.com/verbena-rpc/verbena/transport"
 	"github.com/verbena-rpc/verbena/transport/wire"
 )
 
-// serverCall is a call on the server, from its arrival until it is answered
-// or nobody waits for the answer.
-//
-// The delivering goroutine fills it in; then it belongs to the goroutine that
-// runs it. Only ctx is touched by others: by a CANCEL, the end of the session,
-// and the handler and what that started.
-type serverCall struct {
-	ctx     callContext
+// arrival is a call that has arrived and waits for its handler.
+type arrival struct {
 	peer    *peer
 	method  *method
-	id      uint64
-	payload *pool.Buf   // the request until it is received; nil is empty
-	header  wire.Header // of the reply
+	ctx     *callContext
+	payload *pool.Buf // the request; nil is empty
 }
 
 // size is the bytes of the request.
-func (c *serverCall) size() int {
-	if c.payload == nil {
+func (a arrival) size() int {
+	if a.payload == nil {
 		return 0
 	}
-	return c.payload.Len()
+	return a.payload.Len()
 }
 
-// run serves the call. It is the task of a worker.
-func (c *serverCall) run() {
+// serverCall serves one call after another, on the goroutine of the worker that
+// it belongs to, or on the delivering goroutine for inline handlers.
+type serverCall struct {
+	arrival             // payload is nil once it is received
+	settled bool        // it is out of the peer's books
+	header  wire.Header // of the reply
+	bytes   []byte      // the response of UnaryBytes
+}
+
+// run serves a call.
+func (c *serverCall) run(a arrival) {
+	c.arrival, c.settled = a, false
 	defer c.finish()
 	switch err := c.ctx.Err(); err {
 	case nil:
@@ -47,29 +51,33 @@ func (c *serverCall) run() {
 	}
 }
 
-// finish takes the call out of the books.
 func (c *serverCall) finish() {
-	c.peer.remove(c)
+	c.settle()
 	c.ctx.end()
 	release(c.payload)
-	c.payload = nil
-	c.peer.server.depart()
+	c.arrival, c.bytes = arrival{}, nil
+}
+
+func (c *serverCall) settle() {
+	if !c.settled {
+		c.settled = true
+		c.peer.settle(c.ctx)
+	}
 }
 
 func (c *serverCall) serve() {
-	s := c.peer.server
-	s.stats.calls.Add(1)
 	returned := false
 	defer func() {
 		if returned {
 			return
 		}
+		s := c.peer.server
 		s.stats.panics.Add(1)
 		// Without a panic, recover gives nil: the handler called Goexit.
 		s.config.onError(&PanicError{Method: c.method.Name, Value: recover(), Stack: debug.Stack()})
 		c.fail(Errorf(Internal, "handler panicked"), 0)
 	}()
-	err := c.method.handle.serve(c.method.impl, c)
+	err := c.method.serve(c)
 	returned = true
 	if err != nil {
 		c.fail(err, 0)
@@ -86,43 +94,67 @@ func (c *serverCall) receive(req any) error {
 	return nil
 }
 
+// borrow is the request as it arrived, until the call is over.
+func (c *serverCall) borrow() []byte {
+	if c.payload == nil {
+		return nil
+	}
+	return c.payload.Bytes()
+}
+
 // send answers with resp. The error is one to answer with instead.
 func (c *serverCall) send(resp any) error {
-	if err := c.ctx.Err(); err != nil {
-		return err
+	if c.ctx.isCanceled() {
+		return context.Canceled
 	}
 	n, err := sizeOf(c.method.codec, resp, c.peer.maxMessage)
 	if err != nil {
 		return c.unsendable(err)
 	}
-	c.header = wire.Header{Kind: wire.Reply, Flags: wire.End, Call: c.id}
-	if c.method.inline {
-		return c.post(resp, n)
+	c.header = wire.Header{Kind: wire.Reply, Flags: wire.End, Call: c.ctx.id}
+	sent, err := c.sendNow(resp, n)
+	if !sent && err == nil {
+		if c.method.inline {
+			return c.post(resp, n)
+		}
+		err = c.sendLater(resp, n)
 	}
-	if err = c.transmit(resp, n); err == nil {
+	switch {
+	case err == nil:
 		return nil
-	}
-	if isEncodeError(err) {
+	case isEncodeError(err):
 		return c.unsendable(err)
 	}
 	c.peer.server.stats.late.Add(1) // nobody waits for it
 	return nil
 }
 
-// transmit sends the response: at once if it is one frame and there is room.
-func (c *serverCall) transmit(resp any, n int) error {
-	if n <= c.peer.lane.MaxPayload() {
-		err := sendMessage(noWait, c.peer.lane, &c.header, c.method.codec, resp, n)
-		if err == nil || isEncodeError(err) {
-			return err
-		}
+// sendNow sends the response if it is one frame and there is room for it.
+func (c *serverCall) sendNow(resp any, n int) (sent bool, err error) {
+	l := c.peer.lane
+	if n > l.MaxPayload() {
+		return false, nil
 	}
+	slot, err := l.Reserve(noWait, transport.Small, n)
+	if err != nil {
+		return false, nil // if the session is over, whoever waits for room hears of it
+	}
+	if err := marshal(c.method.codec, slot.Payload, resp); err != nil {
+		l.Discard(slot)
+		return false, err
+	}
+	c.settle()
+	return true, l.Commit(slot, &c.header)
+}
+
+// sendLater sends the response when the peer takes it in.
+func (c *serverCall) sendLater(resp any, n int) error {
 	buf, err := encode(c.method.codec, resp, n)
 	if err != nil {
 		return err
 	}
 	defer buf.Release()
-	return c.peer.wait(&c.ctx, n, func(ctx context.Context) error {
+	return c.peer.wait(c.ctx, n, func(ctx context.Context) error {
 		return c.peer.lane.Send(ctx, c.header, buf.Bytes())
 	})
 }
@@ -167,14 +199,14 @@ func (c *serverCall) fail(err error, flags wire.Flags) {
 	defer bytebufferpool.Put(scratch)
 	scratch.B = wire.AppendFault(scratch.B, text, details)
 	fault := scratch.B
-	c.header = wire.Header{Kind: wire.Reply, Flags: wire.End | wire.Error | flags, Call: c.id, Arg: uint32(e.Code)}
+	c.header = wire.Header{Kind: wire.Reply, Flags: wire.End | wire.Error | flags, Call: c.ctx.id, Arg: uint32(e.Code)}
 	if c.method.inline {
 		buf := pool.Get(len(fault))
 		copy(buf.Bytes(), fault)
 		c.peer.post(&c.header, buf)
 		return
 	}
-	err = c.peer.wait(&c.ctx, len(fault), func(ctx context.Context) error {
+	err = c.peer.wait(c.ctx, len(fault), func(ctx context.Context) error {
 		return c.peer.lane.Send(ctx, c.header, fault)
 	})
 	if err != nil {

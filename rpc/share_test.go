@@ -94,7 +94,7 @@ func TestCallsBeyondTheAnnouncedLimit(t *testing.T) {
 		require.Equal(t, fakeLimits.MaxCalls, p.maxCalls)
 		p.maxCalls = 3
 		remote.start(p)
-		client.start((*connSink)(newConn(client, client, fakeLimits)))
+		fakeConn(client)
 		call := wire.Header{Kind: wire.Call, Flags: wire.End, Method: wire.MethodID(echoMethod.Name)}
 		send := func(id uint64, kind wire.Kind, text string) {
 			h := call

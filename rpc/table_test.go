@@ -13,7 +13,7 @@ import (
 // id comes twice.
 func TestTableAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var tab table
+		tab := table{limit: maxSlots}
 		ids := map[uint64]bool{}
 		var taken []*pending
 		t.Repeat(map[string]func(*rapid.T){
@@ -40,13 +40,7 @@ func TestTableAgainstModel(t *testing.T) {
 				taken = append(taken[:i], taken[i+1:]...)
 			},
 			"": func(t *rapid.T) {
-				n := 0
-				tab.each(func(p *pending) {
-					if p.id.Load() != 0 {
-						n++
-					}
-				})
-				require.Equal(t, len(taken), n)
+				require.Equal(t, len(taken), tab.active())
 			},
 		})
 	})
@@ -56,30 +50,30 @@ func TestTableGrowsToItsLimit(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes 200 MB")
 	}
-	var tab table
+	tab := table{limit: maxSlots}
 	for i := range maxSlots {
 		p := tab.pop()
 		if p == nil {
 			require.True(t, tab.extend())
 			p = tab.pop()
 		}
-		if p.index != uint32(i) || tab.slot(p.index) != p {
+		if p.index != uint32(i) || tab.chunks.at(p.index) != p {
 			t.Fatalf("slot %d has index %d", i, p.index)
 		}
 	}
 	p, _ := tab.take()
 	require.Nil(t, p)
 	for _, index := range []uint32{maxSlots, indexMask} {
-		require.Nil(t, tab.slot(index))
+		require.Nil(t, tab.chunks.at(index))
 	}
-	p = tab.slot(maxSlots - 1)
+	p = tab.chunks.at(maxSlots - 1)
 	tab.push(p)
 	q, _ := tab.take()
 	require.Same(t, p, q)
 }
 
 func TestTableRetiresUsedUpSlots(t *testing.T) {
-	var tab table
+	tab := table{limit: maxSlots}
 	p, _ := tab.take()
 	p.end(p.id.Load())
 	p.uses = maxUses - 1
@@ -93,7 +87,7 @@ func TestTableRetiresUsedUpSlots(t *testing.T) {
 }
 
 func TestTableFromManyGoroutines(t *testing.T) {
-	var tab table
+	tab := table{limit: maxSlots}
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {

@@ -10,159 +10,227 @@ import (
 const idleTime = time.Second
 
 // workers runs tasks on goroutines that it keeps. A new goroutine per task
-// would grow its stack anew each time; a channel for all would be a lock that
-// all wait for.
+// would grow its stack anew each time.
 //
-// At most limit tasks run at once, at most queueLimit wait, and of one session
-// shareLimit and shareQueue. The tasks of a session wait in order; sessions
-// take turns, so that a task waits for those before it in its session and for
-// one of every other. All methods may be called from any goroutine and do not
-// wait.
-type workers struct {
+// A task is queued, and a worker is woken for it only if none is searching,
+// that is, awake and about to look into the queue. A worker that takes a task
+// and leaves others wakes the next before it runs its own. Thus a task never
+// waits for one that blocks, while few workers run many short ones without
+// waking anybody.
+//
+// At most limit tasks run at once, at most queueLimit wait beyond those, and of
+// one session shareLimit and shareQueue. The tasks of a session wait in order;
+// sessions take turns, so that a task waits for those before it in its session
+// and for one of every other. All methods may be called from any goroutine and
+// do not wait.
+type workers[T sized] struct {
 	limit, queueLimit      int
 	shareLimit, shareQueue int
+	runner                 func() func(T) // makes what runs the tasks of one worker
+	atRest                 func()         // called when refusing and the last task has ended
 
-	mu      sync.Mutex
-	line    fifo[*share] // sessions with tasks that wait, each once
-	queued  int          // tasks that wait
-	idle    []*worker    // the last to be idle is at the end and the first to run
-	low     int          // fewest idle workers since the last trim
-	trimmer *time.Timer
-	running int // workers, idle ones included
-	closed  bool
+	mu        sync.Mutex
+	line      fifo[*share[T]] // sessions that may run one more of the tasks that wait, each once
+	queued    int             // tasks that wait
+	running   int             // tasks that run
+	begun     uint64          // tasks that ran or run
+	searching int
+	count     int          // workers
+	idle      []*worker[T] // the last to be idle is at the end and the first to run
+	low       int          // fewest idle workers since the last trim
+	trimmer   *time.Timer
+	refusing  bool
+	closed    bool
 }
 
-type task interface {
-	run()
-	size() int // bytes that it holds while it waits
-}
+// sized is a task that says how many bytes it holds while it waits.
+type sized interface{ size() int }
 
 // share is what one session has of the workers. workers.mu guards it.
-type share struct {
+type share[T sized] struct {
 	maxBytes int64 // of the tasks that wait, and of the replies in the outbox; fixed
 
-	queue   fifo[task]
+	queue   fifo[T]
 	bytes   int64
 	running int
+	inLine  bool
 }
 
 // worker is a goroutine that runs tasks. Whoever takes it from the idle stack
-// sends it one task, or nil to end it.
-type worker struct {
-	next  chan task // capacity 1
-	share *share    // of the task that it runs or was sent; guarded by workers.mu
+// tells it to search, or to end.
+type worker[T sized] struct {
+	search chan bool // capacity 1
+	run    func(T)   // nil until it has begun
 }
 
 // submit has t, of the session with that share, run, or refuses it.
-func (w *workers) submit(sh *share, t task) bool {
+func (w *workers[T]) submit(sh *share[T], t T) bool {
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	n, may := len(w.idle), sh.running < w.shareLimit
-	switch {
-	case w.closed:
+	if !w.admits(sh, t) {
+		w.mu.Unlock()
 		return false
-	case may && n > 0:
-		next := w.idle[n-1]
-		w.idle = w.idle[:n-1]
-		w.low = min(w.low, n-1)
-		next.begin(sh)
-		next.next <- t
-	case may && w.running < w.limit:
-		w.running++
-		k := &worker{next: make(chan task, 1)}
-		k.begin(sh)
-		go k.loop(w, t)
-	case w.queued < w.queueLimit && sh.queue.len() < w.shareQueue && sh.bytes+int64(t.size()) <= sh.maxBytes:
-		w.enqueue(sh, t)
-	default:
-		return false
-	}
-	return true
-}
-
-func (k *worker) begin(sh *share) {
-	k.share = sh
-	sh.running++
-}
-
-func (w *workers) enqueue(sh *share, t task) {
-	if sh.queue.len() == 0 {
-		w.line.push(sh)
 	}
 	sh.queue.push(t)
 	sh.bytes += int64(t.size())
 	w.queued++
+	w.enlist(sh)
+	k := w.rouse()
+	w.mu.Unlock()
+	w.wake(k)
+	return true
 }
 
-// dequeue is the next task for k: of the first session in line that may run
-// one more. Those that may not are few: each has shareLimit running.
-func (w *workers) dequeue(k *worker) task {
-	for range w.line.len() {
-		sh := w.line.pop()
-		if sh.running >= w.shareLimit {
-			w.line.push(sh)
-			continue
-		}
-		t := sh.queue.pop()
-		sh.bytes -= int64(t.size())
-		w.queued--
-		if sh.queue.len() > 0 {
-			w.line.push(sh)
-		}
-		k.begin(sh)
-		return t
+func (w *workers[T]) admits(sh *share[T], t T) bool {
+	all, own := w.running+w.queued, sh.running+sh.queue.len()
+	switch {
+	case w.refusing:
+		return false
+	case all < w.limit && own < w.shareLimit:
+		return true // it need not wait for another to end
+	}
+	return all < w.limit+w.queueLimit && own < w.shareLimit+w.shareQueue && sh.bytes+int64(t.size()) <= sh.maxBytes
+}
+
+// enlist puts a session in line if it has a task that may run.
+func (w *workers[T]) enlist(sh *share[T]) {
+	if !sh.inLine && sh.queue.len() > 0 && sh.running < w.shareLimit {
+		sh.inLine = true
+		w.line.push(sh)
+	}
+}
+
+// rouse is the worker to wake for what is in line; nil: none.
+func (w *workers[T]) rouse() *worker[T] {
+	if w.searching > 0 || w.line.len() == 0 {
+		return nil
+	}
+	n := len(w.idle)
+	switch {
+	case n > 0:
+		k := w.idle[n-1]
+		w.idle = w.idle[:n-1]
+		w.low = min(w.low, n-1)
+		w.searching++
+		return k
+	case w.count < w.limit:
+		w.count++
+		w.searching++
+		return &worker[T]{search: make(chan bool, 1)}
 	}
 	return nil
 }
 
-// loop runs t and what comes after it. Should a task end the goroutine
-// (runtime.Goexit), another carries on.
-func (k *worker) loop(w *workers, t task) {
+// wake sets going what rouse gave.
+func (w *workers[T]) wake(k *worker[T]) {
+	switch {
+	case k == nil:
+	case k.run == nil:
+		k.run = w.runner()
+		go k.loop(w, nil)
+	default:
+		k.search <- true
+	}
+}
+
+// loop runs tasks until the worker is to end. done is the share of the task that
+// it has run before. Should a task end the goroutine (runtime.Goexit), another
+// carries on.
+func (k *worker[T]) loop(w *workers[T], done *share[T]) {
+	over := false
 	defer func() {
-		if t != nil {
-			go func() { k.loop(w, k.wait(w)) }()
+		if !over {
+			go k.loop(w, done)
 		}
 	}()
-	for t != nil {
-		t.run()
-		t = k.wait(w)
+	for {
+		t, sh := w.next(k, done)
+		done = sh
+		if sh == nil {
+			over = true
+			return
+		}
+		k.run(t)
 	}
 }
 
-// wait returns the next task, or nil if the worker is to end.
-func (k *worker) wait(w *workers) task {
-	if t := w.after(k); t != nil {
-		return t
-	}
-	return <-k.next
-}
-
-// after is the next task for k, which has run one. Without one, k is idle and
-// waits for k.next.
-func (w *workers) after(k *worker) task {
+// next waits for the next task of k, which is searching, or has just run one
+// of the share done. The worker is to end if there is no share.
+func (w *workers[T]) next(k *worker[T], done *share[T]) (T, *share[T]) {
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	k.share.running--
-	k.share = nil
-	if t := w.dequeue(k); t != nil {
-		return t
-	}
-	if w.closed {
+	if done != nil {
 		w.running--
-		k.next <- nil
-		return nil
+		done.running--
+		w.enlist(done)
+		w.searching++
 	}
+	for {
+		if w.line.len() > 0 {
+			t, sh := w.dequeue()
+			w.searching--
+			other := w.rouse()
+			w.mu.Unlock()
+			w.wake(other)
+			return t, sh
+		}
+		w.searching--
+		rest := w.refusing && w.running+w.queued == 0
+		goOn := !w.closed
+		if goOn {
+			w.rest(k)
+		} else {
+			w.count--
+		}
+		w.mu.Unlock()
+		if rest {
+			w.atRest()
+		}
+		if !goOn || !<-k.search {
+			var none T
+			return none, nil
+		}
+		w.mu.Lock()
+	}
+}
+
+// dequeue takes the next task of the first session in line.
+func (w *workers[T]) dequeue() (T, *share[T]) {
+	sh := w.line.pop()
+	sh.inLine = false
+	t := sh.queue.pop()
+	sh.bytes -= int64(t.size())
+	sh.running++
+	w.queued--
+	w.running++
+	w.begun++
+	w.enlist(sh)
+	return t, sh
+}
+
+func (w *workers[T]) rest(k *worker[T]) {
 	w.idle = append(w.idle, k)
 	if w.trimmer == nil {
 		w.low = 0
 		w.trimmer = time.AfterFunc(idleTime, w.trim)
 	}
-	return nil
+}
+
+// busy is how many tasks run or wait, and how many have begun.
+func (w *workers[T]) busy() (now int, begun uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.running + w.queued, w.begun
+}
+
+// refuse takes in no more tasks.
+func (w *workers[T]) refuse() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.refusing = true
 }
 
 // trim ends the workers at the bottom of the stack that had no work since the
 // last time, and comes again while any is idle.
-func (w *workers) trim() {
+func (w *workers[T]) trim() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.release(w.low)
@@ -175,10 +243,10 @@ func (w *workers) trim() {
 
 // close ends the idle workers, and the others once their tasks and the queue
 // are done. Nothing can be submitted any more.
-func (w *workers) close() {
+func (w *workers[T]) close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.closed = true
+	w.refusing, w.closed = true, true
 	w.release(len(w.idle))
 	w.low = 0
 	if w.trimmer != nil {
@@ -188,46 +256,12 @@ func (w *workers) close() {
 }
 
 // release ends the n workers that have been idle longest.
-func (w *workers) release(n int) {
+func (w *workers[T]) release(n int) {
 	for _, k := range w.idle[:n] {
-		k.next <- nil
+		k.search <- false
 	}
-	w.running -= n
+	w.count -= n
 	rest := copy(w.idle, w.idle[n:])
 	clear(w.idle[rest:])
 	w.idle = w.idle[:rest]
-}
-
-// fifo is a queue that grows to what it held at most and keeps that.
-type fifo[T any] struct {
-	ring        []T  // its length is a power of two
-	first, last uint // counts of pops and pushes
-}
-
-func (q *fifo[T]) len() int { return int(q.last - q.first) }
-
-func (q *fifo[T]) push(v T) {
-	if q.len() == len(q.ring) {
-		q.grow()
-	}
-	q.ring[q.last&uint(len(q.ring)-1)] = v
-	q.last++
-}
-
-func (q *fifo[T]) pop() T {
-	var zero T
-	at := &q.ring[q.first&uint(len(q.ring)-1)]
-	v := *at
-	*at = zero
-	q.first++
-	return v
-}
-
-func (q *fifo[T]) grow() {
-	bigger := make([]T, max(16, 2*len(q.ring)))
-	for i := range uint(q.len()) {
-		at := q.first + i
-		bigger[at&uint(len(bigger)-1)] = q.ring[at&uint(len(q.ring)-1)]
-	}
-	q.ring = bigger
 }

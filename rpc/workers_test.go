@@ -12,19 +12,26 @@ import (
 
 type taskFunc func()
 
-func (f taskFunc) run()    { f() }
 func (taskFunc) size() int { return 1 }
 
-func workersOf(w *workers) int {
+func taskWorkers(limit, queueLimit, shareLimit, shareQueue int) *workers[taskFunc] {
+	return &workers[taskFunc]{
+		limit: limit, queueLimit: queueLimit, shareLimit: shareLimit, shareQueue: shareQueue,
+		atRest: func() {},
+		runner: func() func(taskFunc) { return func(f taskFunc) { f() } },
+	}
+}
+
+func workersOf(w *workers[taskFunc]) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.running
+	return w.count
 }
 
 func TestWorkersLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := workers{limit: 3, queueLimit: 5, shareLimit: 3, shareQueue: 5}
-		one := &share{maxBytes: 100}
+		w := taskWorkers(3, 5, 3, 5)
+		one := &share[taskFunc]{maxBytes: 100}
 		defer w.close()
 		var order []int
 		var now int32
@@ -55,17 +62,18 @@ func TestWorkersLimit(t *testing.T) {
 
 func TestWorkersAreKeptAndEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := workers{limit: 100, shareLimit: 100}
-		one := &share{maxBytes: 100}
+		w := taskWorkers(100, 0, 100, 0)
+		one := &share[taskFunc]{maxBytes: 100}
 		run := func(n int) {
 			free := make(chan struct{})
 			for range n {
 				require.True(t, w.submit(one, taskFunc(func() { <-free })))
 			}
+			synctest.Wait()
 			close(free)
 			synctest.Wait()
 		}
-		alive := func() int { return workersOf(&w) }
+		alive := func() int { return workersOf(w) }
 		run(50)
 		require.Equal(t, 50, alive())
 		run(50)
@@ -88,8 +96,8 @@ func TestWorkersAreKeptAndEnd(t *testing.T) {
 
 func TestWorkersCloseUnderWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := workers{limit: 2, queueLimit: 10, shareLimit: 2, shareQueue: 10}
-		one := &share{maxBytes: 100}
+		w := taskWorkers(2, 10, 2, 10)
+		one := &share[taskFunc]{maxBytes: 100}
 		var ran atomic.Int32
 		for range 5 {
 			w.submit(one, taskFunc(func() { time.Sleep(time.Second); ran.Add(1) }))
@@ -98,14 +106,14 @@ func TestWorkersCloseUnderWork(t *testing.T) {
 		w.close()
 		time.Sleep(time.Minute)
 		require.EqualValues(t, 5, ran.Load())
-		require.Zero(t, workersOf(&w))
+		require.Zero(t, workersOf(w))
 	})
 }
 
 func TestTaskEndsItsGoroutine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := workers{limit: 1, queueLimit: 10, shareLimit: 1, shareQueue: 10}
-		one := &share{maxBytes: 100}
+		w := taskWorkers(1, 10, 1, 10)
+		one := &share[taskFunc]{maxBytes: 100}
 		defer w.close()
 		ran := 0
 		for range 5 {
@@ -120,12 +128,12 @@ func TestTaskEndsItsGoroutine(t *testing.T) {
 // another waits for one task at most.
 func TestWorkersShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := workers{limit: 3, queueLimit: 100, shareLimit: 2, shareQueue: 4}
+		w := taskWorkers(3, 100, 2, 4)
 		defer w.close()
-		hog, other := &share{maxBytes: 100}, &share{maxBytes: 100}
+		hog, other := &share[taskFunc]{maxBytes: 100}, &share[taskFunc]{maxBytes: 100}
 		order := make(chan string, 20)
 		free := make(chan struct{})
-		submit := func(sh *share, name string) bool {
+		submit := func(sh *share[taskFunc], name string) bool {
 			defer synctest.Wait()
 			return w.submit(sh, taskFunc(func() {
 				<-free
@@ -139,9 +147,9 @@ func TestWorkersShare(t *testing.T) {
 			}
 		}
 		require.Equal(t, 2+4, taken)
-		require.Equal(t, 2, workersOf(&w))
+		require.Equal(t, 2, workersOf(w))
 		require.True(t, submit(other, "other"), "runs at once")
-		require.Equal(t, 3, workersOf(&w))
+		require.Equal(t, 3, workersOf(w))
 		require.True(t, submit(other, "other"))
 		require.True(t, submit(other, "other"))
 		for range 9 {

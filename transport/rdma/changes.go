@@ -34,9 +34,9 @@ type lookout struct {
 	ctx     context.Context
 	stop    context.CancelFunc
 	done    chan struct{}
-	listed  []string // devices at the last look; the goroutine's
 
 	// Guarded by Fabric.mu.
+	listed   []string             // devices at the last look
 	lost     map[string]bool      // devices that broke and were not opened since
 	watchers map[*func()]struct{} // of Watch
 	changed  bool                 // they are to be told
@@ -102,7 +102,6 @@ func (f *Fabric) lookAround() {
 	defer close(l.done)
 	ticker := time.NewTicker(lookInterval)
 	defer ticker.Stop()
-	l.listed, _ = f.present()
 	for {
 		select {
 		case <-l.ctx.Done():

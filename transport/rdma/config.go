@@ -56,6 +56,9 @@ type Config struct {
 	// GID of the local address of the control connection.
 	Device string
 
+	// Provider drives the devices. AutoProvider takes the fastest for each.
+	Provider Provider
+
 	// Port of the device, from 1. 0: the one that has such a GID.
 	Port uint8
 
@@ -145,6 +148,8 @@ func (c *Config) Validate() error {
 		return &ConfigError{"MTU", c.MTU, "0, 256, 512, 1024, 2048 or 4096 bytes"}
 	case c.GIDIndex != nil && (*c.GIDIndex < 0 || *c.GIDIndex > 255):
 		return &ConfigError{"GIDIndex", *c.GIDIndex, "0 to 255"}
+	case c.Provider > Uverbs:
+		return &ConfigError{"Provider", c.Provider, "AutoProvider, Libibverbs or Uverbs"}
 	case c.Poll > Busy:
 		return &ConfigError{"Poll", c.Poll, "Adaptive, EventsOnly or Busy"}
 	case c.RefillRate != 0 && !(c.RefillRate >= 0.1 && c.RefillRate <= 10000):

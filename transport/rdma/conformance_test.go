@@ -18,12 +18,14 @@ func TestConformance(t *testing.T) {
 	t.Run("spec", func(t *testing.T) { // slots of the device are free only once polled
 		conform(t, func(t *testing.T) [2]end { _, ends := simEnds(t, simverbs.Config{Model: simverbs.Spec}); return ends })
 	})
-	t.Run("rxe", func(t *testing.T) {
-		// Once before, for what the process opens at first use and keeps.
-		_, links := pair(t, realEnds(t), Config{})
-		exchange(t, [2]transport.Link{links[0], links[1]})
-		conform(t, func(t *testing.T) [2]end { return realEnds(t) })
-	})
+	for name, which := range map[string]Provider{"rxe": AutoProvider, "rxe by libibverbs": Libibverbs} {
+		t.Run(name, func(t *testing.T) {
+			// Once before, for what the process opens at first use and keeps.
+			_, links := pair(t, realEndsOf(t, which), Config{})
+			exchange(t, [2]transport.Link{links[0], links[1]})
+			conform(t, func(t *testing.T) [2]end { return realEndsOf(t, which) })
+		})
+	}
 }
 
 func conform(t *testing.T, ends func(t *testing.T) [2]end) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -27,6 +28,7 @@ type device struct {
 	attr   verbs.DeviceAttr
 	events sync.WaitGroup // the event goroutine
 	fault  atomic.Pointer[cause]
+	gids   gidTables
 
 	mu         sync.Mutex // guards what follows; held while pd and pollers are made
 	pd         verbs.PD
@@ -57,7 +59,7 @@ func openDevice(f *Fabric, name string) (*device, error) {
 	return d, nil
 }
 
-// candidates reads the GIDs of the device's ports, or of one port.
+// candidates lists the GIDs of the device's ports, or of one port.
 func (d *device) candidates(only uint8) ([]candidate, error) {
 	if only > d.attr.Ports {
 		return nil, &SetupError{d.name, fmt.Sprintf("query port %d", only), fmt.Errorf("the device has %d", d.attr.Ports)}
@@ -72,7 +74,7 @@ func (d *device) candidates(only uint8) ([]candidate, error) {
 		if err != nil {
 			return all, &SetupError{d.name, fmt.Sprintf("query port %d", port), err}
 		}
-		gids, err := d.ctx.QueryGIDs(port)
+		gids, err := d.gids.of(d.ctx, port)
 		if err != nil {
 			return all, &SetupError{d.name, fmt.Sprintf("read the GIDs of port %d", port), err}
 		}
@@ -301,11 +303,32 @@ func (d *device) event(e verbs.AsyncEvent) {
 		// A CQ that overran has lost completions: nothing on it can go on.
 		d.fail(why)
 	case verbs.EventPortErr:
+		d.gids.forget()
 		for _, l := range d.links(e.Port) {
 			l.fail(why, true)
 		}
 	case verbs.EventPortActive, verbs.EventGIDChange, verbs.EventLIDChange, verbs.EventPKeyChange, verbs.EventClientReregister:
+		d.gids.forget()
+		d.failStrays(e.Port, why)
 		d.fabric.came()
+	}
+}
+
+// failStrays ends the links of a port whose GID is not where it was when they
+// were made: what they send has a wrong source, or none.
+func (d *device) failStrays(port uint8, why error) {
+	links := d.links(port)
+	if len(links) == 0 {
+		return
+	}
+	all, err := d.candidates(port)
+	if err != nil {
+		return // the next of them that sends finds out
+	}
+	for _, l := range links {
+		if from := l.from.Load(); from != nil && !slices.ContainsFunc(all, from.same) {
+			l.fail(why, true)
+		}
 	}
 }
 

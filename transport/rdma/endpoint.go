@@ -221,7 +221,7 @@ func (ep *endpoint) mark() {
 // the last thing of a batch. From then on the poller knows the endpoint by a
 // generation that nothing was posted with yet, and leaves it alone.
 func (ep *endpoint) settle() {
-	if ep.sealed && ep.recv.outstanding == 0 && ep.send.posted.Load() == ep.send.completed.Load() {
+	if ep.sealed && (mutateDrain || ep.recv.outstanding == 0 && ep.send.posted.Load() == ep.send.completed.Load()) {
 		ep.sealed = false
 		ep.generation.Add(1)
 		close(ep.drained)

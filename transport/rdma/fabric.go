@@ -19,7 +19,6 @@ import (
 
 	"github.com/verbena-rpc/verbena/transport"
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
-	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs/ibverbs"
 )
 
 // Fabric makes links over the RDMA devices of this machine. Devices are opened
@@ -51,7 +50,7 @@ type Fabric struct {
 
 // New returns a fabric. It never fails: a bad configuration is reported by
 // Usable and Prepare, and by Config.Validate.
-func New(cfg Config) *Fabric { return NewOn(ibverbs.Provider(), cfg) }
+func New(cfg Config) *Fabric { return NewOn(cfg.Provider.provider(), cfg) }
 
 // NewOn is New for the devices of p. Only packages below this one can name a
 // provider: it is how their tests put a simulated device under a Fabric.
@@ -149,6 +148,13 @@ func (f *Fabric) route(local net.Addr) (*device, candidate, error) {
 		return nil, candidate{}, failed // no GID was looked at
 	}
 	from, err := chooseGID(all, addr, f.cfg.GIDIndex)
+	if err != nil && failed == nil { // perhaps the event that the address came is still on its way
+		for _, d := range f.devices {
+			d.gids.forget()
+		}
+		all, failed = f.survey()
+		from, err = chooseGID(all, addr, f.cfg.GIDIndex)
+	}
 	if err != nil {
 		return nil, candidate{}, joined(failed, err)
 	}
@@ -184,14 +190,21 @@ func (f *Fabric) survey() ([]candidate, error) {
 	return all, joined(errs...)
 }
 
+// names lists the devices to look at, at most lookInterval old where all are.
+// f.mu is held.
 func (f *Fabric) names() ([]string, error) {
 	if f.cfg.Device != "" {
 		return []string{f.cfg.Device}, nil
 	}
+	l := &f.lookout
+	if len(l.listed) > 0 {
+		return l.listed, nil
+	}
 	names, err := f.provider.Devices()
 	if err == nil && len(names) == 0 {
-		err = &verbs.UnavailableError{Reason: "this machine has no RDMA device"}
+		err = &verbs.UnavailableError{Reason: "this machine has no RDMA device", NoDevice: true}
 	}
+	l.listed = names
 	return names, err
 }
 

@@ -21,7 +21,6 @@ import (
 	"github.com/verbena-rpc/verbena/transport"
 	"github.com/verbena-rpc/verbena/transport/linktest"
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
-	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs/ibverbs"
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs/simverbs"
 	"github.com/verbena-rpc/verbena/transport/wire"
 )
@@ -44,8 +43,10 @@ func simEnds(t testing.TB, cfg simverbs.Config) (*simverbs.Fabric, [2]end) {
 
 // realEnds are the two rxe devices of the test VM. Without them the test is
 // skipped, or fails where VERBENA_REQUIRE_RDMA is set.
-func realEnds(t testing.TB) [2]end {
-	p := ibverbs.Provider()
+func realEnds(t testing.TB) [2]end { return realEndsOf(t, AutoProvider) }
+
+func realEndsOf(t testing.TB, which Provider) [2]end {
+	p := which.provider()
 	names, err := p.Devices()
 	for _, want := range []string{"rxe0", "rxe1"} {
 		if !strings.Contains(strings.Join(names, " "), want) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"sync"
 
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
 )
@@ -18,6 +19,12 @@ type candidate struct {
 
 func (c candidate) String() string {
 	return fmt.Sprintf("%s/%d index %d: %v %v (%v)", c.device, c.port, c.entry.Index, c.entry.Type, c.entry.GID.Addr(), c.attr.State)
+}
+
+// same says that c is the same entry of the same table, with what it had.
+func (c *candidate) same(other candidate) bool {
+	return c.port == other.port && c.entry.Index == other.entry.Index &&
+		c.entry.GID == other.entry.GID && c.entry.Type == other.entry.Type
 }
 
 // active says that links can leave by it.
@@ -68,4 +75,44 @@ func chooseGID(all []candidate, local netip.Addr, index *int) (candidate, error)
 		}
 	}
 	return candidate{}, newNoGIDError(local, want, all)
+}
+
+// gidTables are the GID tables of an open device, as they were read since the
+// last event that may have changed one: reading them takes longer than all else
+// that a link from the warm pool needs, on rxe. Any goroutine may call them.
+type gidTables struct {
+	mu      sync.Mutex
+	version uint64 // events
+	byPort  map[uint8][]verbs.GIDEntry
+}
+
+func (t *gidTables) of(dev verbs.Device, port uint8) ([]verbs.GIDEntry, error) {
+	t.mu.Lock()
+	table, ok := t.byPort[port]
+	version := t.version
+	t.mu.Unlock()
+	if ok {
+		return table, nil
+	}
+	table, err := dev.QueryGIDs(port)
+	if err != nil {
+		return nil, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if version == t.version { // else it may be from before the event
+		if t.byPort == nil {
+			t.byPort = map[uint8][]verbs.GIDEntry{}
+		}
+		t.byPort[port] = table
+	}
+	return table, nil
+}
+
+// forget has the tables read again.
+func (t *gidTables) forget() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.version++
+	t.byPort = nil
 }

@@ -74,13 +74,13 @@ func (h *half) Connect(ctx context.Context, epoch uint64, peer wire.QP) (transpo
 		return nil, err
 	}
 	l := newLink(h.ep, epoch, &h.offer, &peer)
-	h.ep.poller.join()
 	h.ep.link.Store(l) // before a frame can arrive, and before the look at closed
 	if h.ep.dev.isClosed() {
 		err = net.ErrClosed
-	} else if err = h.ep.machine.Connect(h.path(l, &peer), h.timing(&peer)); err == nil {
+	} else if err = h.transit(l, &peer); err == nil {
 		err = ctx.Err()
 	}
+	h.ep.poller.join() // not before: a poller that spins would keep the transitions from the processor
 	close(l.connected)
 	if err != nil {
 		l.fail(err, true)
@@ -107,8 +107,25 @@ func (h *half) check(peer *wire.QP) error {
 	return nil
 }
 
+// transit takes the QP to RTS. When it stays in INIT and the offered GID turns
+// out to be at another index, the event of that move is still on its way.
+func (h *half) transit(l *link, peer *wire.QP) error {
+	for {
+		from := h.from
+		l.from.Store(&from)
+		err := h.ep.machine.Connect(h.path(l, peer), h.timing(peer))
+		if err == nil || h.ep.machine.State() != verbs.Init {
+			return err
+		}
+		h.ep.dev.gids.forget()
+		if h.locate() != nil || h.from.entry.Index == from.entry.Index {
+			return err
+		}
+	}
+}
+
 // locate looks up the index of the GID that was offered: the table may have
-// changed since, with an event that is still on its way (case 44).
+// changed since (case 44).
 func (h *half) locate() error {
 	all, err := h.ep.dev.candidates(h.ep.port)
 	if err != nil {

@@ -29,6 +29,7 @@ type link struct {
 	maxPayload int
 	sums       bool
 	mtu        verbs.MTU
+	from       atomic.Pointer[candidate] // nil until the first transition
 	local      Addr
 	remote     Addr
 

@@ -32,8 +32,8 @@ type chaos struct {
 	wcs      map[string]*wcFault
 	heldTo   map[string]time.Time // by host: completions wait until then, in order
 	refused  map[[2]string]*refusal
-	stale    map[string]int    // by host: packets that others shall arrive for
-	hit      map[string]uint32 // by host: the QP that one did arrive at
+	mistakes map[string]mistaken // by host: packets that others shall arrive for
+	hit      map[string]uint32   // by host: the QP that one did arrive at
 	recorded []record
 }
 
@@ -62,6 +62,19 @@ type refusal struct {
 	times int
 }
 
+// mistake is which packet arrives for another.
+type mistake uint8
+
+const (
+	ofAnotherLink mistake = iota // with the same place in its lane: nothing but its epoch gives it away
+	ofTheSameLink                // an earlier one: nothing but its number does
+)
+
+type mistaken struct {
+	which mistake
+	left  int
+}
+
 // record is a frame that travelled, to be mistaken for another.
 type record struct {
 	to    string
@@ -71,12 +84,12 @@ type record struct {
 	frame []byte
 }
 
-const maxRecords = 64
+const maxRecords = 256
 
 func newChaos(w *world) *chaos {
 	return &chaos{
 		w: w, count: map[string]int{}, cut: map[[2]string]int{}, wcs: map[string]*wcFault{},
-		heldTo: map[string]time.Time{}, refused: map[[2]string]*refusal{}, stale: map[string]int{}, hit: map[string]uint32{},
+		heldTo: map[string]time.Time{}, refused: map[[2]string]*refusal{}, mistakes: map[string]mistaken{}, hit: map[string]uint32{},
 	}
 }
 
@@ -207,10 +220,10 @@ func (c *chaos) setLoss(rate float64) {
 	c.loss = rate
 }
 
-func (c *chaos) setStale(to string, n int) {
+func (c *chaos) setMistake(to string, which mistake, n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.stale[to] = n
+	c.mistakes[to] = mistaken{which, n}
 }
 
 // failHit fails the QP at which a stale packet has arrived: its sender waits
@@ -238,25 +251,27 @@ func (c *chaos) onPacket(p simverbs.Packet, r *rand.Rand) (v simverbs.Verdict) {
 	return v
 }
 
-// mistake records a frame, or has another arrive in its place: one of another
-// link with the same place in its lane, which nothing but its epoch gives away.
+// mistake records a frame, or has another arrive in its place.
 func (c *chaos) mistake(p *simverbs.Packet) []byte {
 	head := record{
 		to: p.To, kind: wire.Kind(p.Data[3]),
 		epoch: binary.LittleEndian.Uint64(p.Data[16:]), seq: binary.LittleEndian.Uint32(p.Data[24:]),
 	}
-	if c.stale[p.To] > 0 {
+	if m := c.mistakes[p.To]; m.left > 0 {
 		if _, ok := c.hit[p.To]; ok && c.hit[p.To] != p.QPN {
 			return nil // one QP at a time, for it has to fail
 		}
 		for _, old := range c.recorded {
-			if old.to == head.to && old.epoch != head.epoch && old.kind == head.kind && (old.seq == head.seq || !old.kind.InLane()) {
-				c.stale[p.To]--
+			if m.which.fits(&old, &head) {
+				c.mistakes[p.To] = mistaken{m.which, m.left - 1}
 				c.hit[p.To] = p.QPN
-				c.w.trace.add("a stale %v arrives at QP %#x of %s", head.kind, p.QPN, p.To)
+				c.w.trace.add("an old %v arrives at QP %#x of %s", old.kind, p.QPN, p.To)
 				return old.frame
 			}
 		}
+	}
+	if flags := wire.Flags(binary.LittleEndian.Uint16(p.Data[4:])); flags&(wire.More|wire.Cont) != 0 {
+		return nil // alone it would be refused
 	}
 	head.frame = bytes.Clone(p.Data)
 	if len(c.recorded) == maxRecords {
@@ -264,6 +279,17 @@ func (c *chaos) mistake(p *simverbs.Packet) []byte {
 	}
 	c.recorded = append(c.recorded, head)
 	return nil
+}
+
+// fits says whether old may arrive for what was sent.
+func (m mistake) fits(old, sent *record) bool {
+	if old.to != sent.to {
+		return false
+	}
+	if m == ofTheSameLink {
+		return old.epoch == sent.epoch && old.kind.InLane() && int32(old.seq-sent.seq) < 0
+	}
+	return old.epoch != sent.epoch && old.kind == sent.kind && (old.seq == sent.seq || !old.kind.InLane())
 }
 
 func (c *chaos) wc(host string, f wcFault) {

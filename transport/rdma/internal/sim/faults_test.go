@@ -50,6 +50,7 @@ var faultKinds = []struct {
 	{"rdma-cut-one-way", 4, rdmaCutOneWay},
 	{"rdma-loss", 3, rdmaLoss},
 	{"rdma-stale", 4, rdmaStale},
+	{"rdma-again", 3, rdmaAgain},
 	{"qp-fatal", 6, qpFatal},
 	{"qp-event", 2, qpEvent},
 	{"cq-error", 2, cqError},
@@ -57,6 +58,7 @@ var faultKinds = []struct {
 	{"port-event", 2, portEvent},
 	{"gid-change", 3, gidChange},
 	{"device-fatal", 3, deviceFatal},
+	{"device-removed", 2, deviceRemoved},
 	{"wc-error", 8, wcError},
 	{"wc-late", 4, wcLate},
 	{"wc-twice", 4, wcTwice},
@@ -156,7 +158,7 @@ func tcpGarble(d *draft) {
 	d.lasts(10*time.Millisecond, time.Second)
 	end := func() {}
 	d.f.begin = func(c *chaos) {
-		end = c.excuseControl("tcp garbled", d.pair)
+		end = c.w.model.excuse("tcp garbled", d.pair) // bad input ends a session
 		c.arm(g)
 	}
 	d.f.end = func(c *chaos) {
@@ -196,11 +198,19 @@ func rdmaLoss(d *draft) {
 // rdmaStale has a packet of another QP arrive in the place of one; the QP that
 // has lost its own fails soon after.
 func rdmaStale(d *draft) {
-	d.lasts(time.Millisecond, 100*time.Millisecond)
+	d.mistakes(ofAnotherLink)
+}
+
+// rdmaAgain does so with an earlier packet of the same QP.
+func rdmaAgain(d *draft) { d.mistakes(ofTheSameLink) }
+
+func (d *draft) mistakes(which mistake) {
+	d.lasts(50*time.Millisecond, 500*time.Millisecond)
 	d.say("to %s", d.m.name)
-	d.f.begin = func(c *chaos) { c.setStale(d.m.name, 1+d.r.IntN(3)) }
+	n := 1 + d.r.IntN(3)
+	d.f.begin = func(c *chaos) { c.setMistake(d.m.name, which, n) }
 	d.f.end = func(c *chaos) {
-		c.setStale(d.m.name, 0)
+		c.setMistake(d.m.name, which, 0)
 		c.failHit(d.m.name)
 	}
 }
@@ -264,6 +274,13 @@ func deviceFatal(d *draft) {
 	d.say("%s", d.m.name)
 	d.f.begin = func(c *chaos) { c.w.rdma.KillDevice(d.m.name, device) }
 	d.f.end = func(c *chaos) { c.w.rdma.ReviveDevice(d.m.name, device) }
+}
+
+func deviceRemoved(d *draft) {
+	d.lasts(time.Millisecond, 2*time.Second)
+	d.say("%s", d.m.name)
+	d.f.begin = func(c *chaos) { c.w.rdma.RemoveDevice(d.m.name, device) }
+	d.f.end = func(c *chaos) { c.w.rdma.AddDevice(d.m.name, device) }
 }
 
 // Completions.
@@ -426,7 +443,10 @@ func (d *draft) restarts(how func(*incarnation)) {
 
 func clientCloses(d *draft) {
 	d.f.begin = func(c *chaos) {
-		c.w.model.excuse("client closes", d.pair)()
-		c.w.leaving.Go(c.w.ways[d.pair].close)
+		end := c.w.model.excuse("client closes", d.pair)
+		c.w.leaving.Go(func() {
+			c.w.ways[d.pair].close()
+			end()
+		})
 	}
 }

@@ -91,7 +91,6 @@ func (w *world) exit(p *process) {
 	defer w.mu.Unlock()
 	w.lostDrains += s.LostDrains
 	w.rnr += s.RNR
-	w.stale += s.Stale
 }
 
 // port of every server.
@@ -150,7 +149,8 @@ func (i *incarnation) stop() {
 // bury closes what is left of the process.
 func (i *incarnation) bury() {
 	i.w.must(i.rpc.Close())
-	if err := <-i.served; !errors.Is(err, rpc.ErrServerClosed) {
+	err := <-i.served // of one that was killed, the listener may have been closed first
+	if !errors.Is(err, rpc.ErrServerClosed) && !(i.proc.dead.Load() && errors.Is(err, net.ErrClosed)) {
 		i.w.violate("%s: Serve returned %v", i.proc.name, err)
 	}
 	i.w.exit(i.proc)
@@ -220,7 +220,7 @@ func (l *way) get(ctx context.Context) (*rpc.Conn, int, error) {
 	if l.conn != nil {
 		select {
 		case <-l.conn.Done():
-			l.conn = nil
+			l.left, l.conn = append(l.left, l.conn), nil
 		default:
 			return l.conn, l.session, nil
 		}
@@ -248,6 +248,14 @@ func (l *way) leave(conn *rpc.Conn, err error) {
 	}
 }
 
+// describe says what carries the session.
+func (l *way) describe() string {
+	if l.conn == nil {
+		return ""
+	}
+	return fmt.Sprintf("\n%+v", l.conn.Transport())
+}
+
 // close ends all sessions. Others may be made.
 func (l *way) close() {
 	l.lock <- struct{}{}
@@ -258,6 +266,7 @@ func (l *way) close() {
 	}
 	for _, conn := range l.left {
 		_ = conn.Close()
+		l.w.saw(conn.Transport())
 	}
 	l.left = nil
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/cryptotest"
 	"testing/synctest"
 	"time"
 
@@ -24,8 +25,8 @@ var epoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 // Bounds, of virtual time.
 const (
 	recovery = 15 * time.Second // from the end of all faults to a call that succeeds
-	return_  = time.Minute      // and to a session on RDMA: attempts that failed have doubled the pauses
-	hang     = 5 * time.Minute  // for a whole world
+	return_  = 13 * time.Minute // and to a session on RDMA: attempts that failed double the pauses, up to 10 minutes and a quarter
+	hang     = 30 * time.Minute // for a whole world
 )
 
 // world is one run of a plan. mu guards the last group.
@@ -48,7 +49,7 @@ type world struct {
 	violations []string
 	lostDrains uint64
 	rnr        uint64
-	stale      uint64
+	seen       report // what sessions counted
 }
 
 // report is what a world came to.
@@ -59,7 +60,8 @@ type report struct {
 	calls      int
 	faults     map[string]int
 	outcomes   [executed + 1]int
-	moves      int
+
+	moves, resent, duplicates uint64 // as sessions of clients counted them
 }
 
 // play runs the world of a seed in a bubble.
@@ -67,6 +69,7 @@ func play(t *testing.T, seed uint64) (r report) {
 	base := len(verbs.Live())
 	arenas := pool.Stats().Arenas
 	synctest.Test(t, func(t *testing.T) {
+		cryptotest.SetGlobalRandom(t, seed)
 		w := newWorld(t, newPlan(seed))
 		watchdog := time.AfterFunc(hang, w.hung)
 		w.run()
@@ -171,7 +174,8 @@ func (w *world) recovers(l *way, healed time.Time) {
 			l.leave(conn, err)
 		}
 		if ctx.Err() != nil {
-			w.violate("client %d does not reach server %d %v after the end of all faults: %v", l.pair.client, l.pair.server, recovery, err)
+			w.violate("client %d does not reach server %d %v after the end of all faults: %v%s",
+				l.pair.client, l.pair.server, recovery, err, l.describe())
 			return
 		}
 		time.Sleep(10 * time.Millisecond)
@@ -209,6 +213,7 @@ func (w *world) end() {
 	}
 	w.leaving.Wait()
 	for _, s := range w.servers {
+		w.checkAlone(s)
 		s.stop()
 	}
 	for _, p := range w.clients {
@@ -229,6 +234,17 @@ func (w *world) checkIdle(l *way) {
 	}
 }
 
+// checkAlone waits until a server has noticed that its clients are gone.
+func (w *world) checkAlone(s *server) {
+	for range 200 {
+		if st := s.rpc.Stats(); st.Sessions == 0 && st.InFlight == 0 {
+			return
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	w.violate("%s: its clients are gone, and it has %+v", s.proc.name, s.rpc.Stats())
+}
+
 func (w *world) checkLeft(objects int, arenas int64) {
 	if left := verbs.Live(); len(left) != objects {
 		w.violate("verbs objects left: %v", left[min(objects, len(left)):])
@@ -245,7 +261,7 @@ func (w *world) checkLeft(objects int, arenas int64) {
 	if n := w.rdma.Stats().Abandoned; n > w.lostDrains {
 		w.violate("%d QPs were given up before all of their work had completed, %d of them because it took too long", n, w.lostDrains)
 	}
-	if w.rnr > 0 && !w.chaos.happened("tcp-garble", "rdma-stale", "wc-error") {
+	if w.rnr > 0 && !w.chaos.happened("tcp-garble", "rdma-stale", "rdma-again", "wc-error") {
 		w.violate("%d times a frame found no receive", w.rnr)
 	}
 }
@@ -298,10 +314,21 @@ func (w *world) must(err error) {
 	}
 }
 
+// saw adds up what a session of a client counted.
+func (w *world) saw(info transport.Info) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.seen.moves += uint64(info.Moves)
+	w.seen.resent += info.Retention.Resent
+	w.seen.duplicates += info.Retention.Duplicates
+}
+
 func (w *world) report() report {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	r := w.seen
 	return report{
+		moves: r.moves, resent: r.resent, duplicates: r.duplicates,
 		seed: w.plan.seed, violations: w.violations, trace: w.trace.lines(),
 		calls: len(w.model.calls), faults: w.chaos.count, outcomes: w.model.counts,
 	}

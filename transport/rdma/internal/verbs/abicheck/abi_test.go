@@ -1,21 +1,13 @@
 //go:build linux
 
-// Package abicheck holds the structures, constants and prototypes that
-// packages verbs and ibverbs declare themselves against the system's
-// infiniband/verbs.h. It is a package of its own because it needs a C
-// compiler and that header (libibverbs-dev), which nothing else does.
 package abicheck
 
 import (
-	"debug/dwarf"
-	"fmt"
 	"go/ast"
 	"go/constant"
 	"go/parser"
 	"go/token"
 	"go/types"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -26,28 +18,9 @@ import (
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
 )
 
-// requireHeader skips, with the reason, where the comparison cannot be made;
-// VERBENA_REQUIRE_RDMA_HEADERS=1 makes that a failure.
-func requireHeader(t *testing.T) {
-	t.Helper()
-	reason := ""
-	if _, err := exec.LookPath("cc"); err != nil {
-		reason = "no C compiler (cc)"
-	} else if err := exec.Command("sh", "-c", "echo '#include <infiniband/verbs.h>' | cc -E -x c -").Run(); err != nil {
-		reason = "no infiniband/verbs.h (package libibverbs-dev)"
-	}
-	switch {
-	case reason == "":
-	case os.Getenv("VERBENA_REQUIRE_RDMA_HEADERS") == "1":
-		t.Fatal(reason)
-	default:
-		t.Skip(reason)
-	}
-}
-
 func TestABI(t *testing.T) {
-	requireHeader(t)
-	h := compile(t)
+	Require(t, "infiniband/verbs.h", "libibverbs-dev")
+	h := Compile(t, source, "-I", "../ibverbs")
 	t.Run("structures", func(t *testing.T) { checkStructs(t, h) })
 	t.Run("prototypes", func(t *testing.T) { checkFunctions(t, h) })
 	t.Run("C constants", func(t *testing.T) { checkCConstants(t, h) })
@@ -61,13 +34,13 @@ var shimOnly = map[string]bool{
 	"VB_WAKE_TIMEOUT": true, "VB_WAKE_EVENT": true, "VB_WAKE_CALL": true,
 }
 
-func checkStructs(t *testing.T, h headers) {
+func checkStructs(t *testing.T, h Headers) {
 	checked := 0
-	for name, ours := range h.structs {
+	for name, ours := range h.Structs {
 		if !strings.HasPrefix(name, "vb_") || shimOnly[name] {
 			continue
 		}
-		real := h.structs["ibv_"+plain(name)]
+		real := h.Structs["ibv_"+plain(name)]
 		if real == nil {
 			t.Errorf("libibverbs has no structure for %s", name)
 			continue
@@ -80,14 +53,14 @@ func checkStructs(t *testing.T, h headers) {
 	require.Greater(t, checked, 20, "the debug information was not read")
 }
 
-func checkFunctions(t *testing.T, h headers) {
+func checkFunctions(t *testing.T, h Headers) {
 	checked := 0
-	for name, ours := range h.functions {
+	for name, ours := range h.Functions {
 		fn, ok := strings.CutPrefix(name, "ours_")
 		if !ok {
 			continue
 		}
-		real := h.functions["real_"+fn]
+		real := h.Functions["real_"+fn]
 		require.NotNil(t, real, fn)
 		checked++
 		for _, d := range differFunctions(fn, ours, real) {
@@ -97,14 +70,14 @@ func checkFunctions(t *testing.T, h headers) {
 	require.Greater(t, checked, 20, "the debug information was not read")
 }
 
-func checkCConstants(t *testing.T, h headers) {
+func checkCConstants(t *testing.T, h Headers) {
 	checked := 0
-	for name, ours := range h.constants {
+	for name, ours := range h.Constants {
 		if !strings.HasPrefix(name, "VB_") || shimOnly[name] {
 			continue
 		}
 		checked++
-		real, ok := h.constants["I"+strings.Replace(name, "VB_", "BV_", 1)]
+		real, ok := h.Constants["I"+strings.Replace(name, "VB_", "BV_", 1)]
 		if !ok || ours != real {
 			t.Errorf("%s is %d, in libibverbs it is %d (there: %v)", name, ours, real, ok)
 		}
@@ -112,7 +85,7 @@ func checkCConstants(t *testing.T, h headers) {
 	require.Greater(t, checked, 20, "the debug information was not read")
 }
 
-func checkGoConstants(t *testing.T, h headers) {
+func checkGoConstants(t *testing.T, h Headers) {
 	ours := goConstants(t)
 	for name, value := range ours {
 		cName, ok := constants[name]
@@ -120,7 +93,7 @@ func checkGoConstants(t *testing.T, h headers) {
 			t.Errorf("verbs.%s is not in the table of constants", name)
 			continue
 		}
-		real, ok := h.constants[cName]
+		real, ok := h.Constants[cName]
 		if !ok || value != real {
 			t.Errorf("verbs.%s is %d, %s is %d (there: %v)", name, value, cName, real, ok)
 		}
@@ -166,7 +139,7 @@ func goConstants(t *testing.T) map[string]int64 {
 }
 
 // checkGoStructs compares the Go structures that cross into C as they are.
-func checkGoStructs(t *testing.T, h headers) {
+func checkGoStructs(t *testing.T, h Headers) {
 	for _, c := range []struct {
 		ours  reflect.Type
 		cName string
@@ -179,37 +152,15 @@ func checkGoStructs(t *testing.T, h headers) {
 		}},
 		{reflect.TypeFor[verbs.GID](), "ibv_gid", nil},
 	} {
-		real := h.structs[c.cName]
+		real := h.Structs[c.cName]
 		require.NotNil(t, real, c.cName)
 		if got := int64(c.ours.Size()); got != real.Size() {
 			t.Errorf("verbs.%s has %d bytes, %s has %d", c.ours.Name(), got, c.cName, real.Size())
 		}
 		if c.ours.Kind() == reflect.Struct {
-			for _, d := range differGo(c.ours, real, c.names) {
+			for _, d := range DifferGo(c.ours, real, c.names) {
 				t.Error(d)
 			}
 		}
 	}
-}
-
-func differGo(ours reflect.Type, real *dwarf.StructType, names map[string]string) (diffs []string) {
-	found := map[string]dwarf.StructField{}
-	for name, f := range fields(real, 0) {
-		found[strings.ReplaceAll(name, "_", "")] = f
-	}
-	for f := range ours.Fields() {
-		if f.Name == "_" {
-			continue
-		}
-		cName, ok := names[f.Name]
-		if !ok {
-			cName = strings.ToLower(f.Name)
-		}
-		r, ok := found[strings.ReplaceAll(cName, "_", "")]
-		if !ok || int64(f.Offset) != r.ByteOffset || int64(f.Type.Size()) != size(bare(r.Type)) {
-			diffs = append(diffs, fmt.Sprintf("verbs.%s.%s: offset %d, %d bytes; %s.%s: offset %d, %d bytes (there: %v)",
-				ours.Name(), f.Name, f.Offset, f.Type.Size(), real.StructName, r.Name, r.ByteOffset, size(bare(r.Type)), ok))
-		}
-	}
-	return diffs
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"syscall"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -76,8 +75,7 @@ func (c *compChannel) Wait(timeout time.Duration) (verbs.WakeReason, error) {
 func (c *compChannel) take() (some bool, err error) {
 	var raw compEventDesc
 	for {
-		_, err := unix.Read(c.fd, unsafe.Slice((*byte)(unsafe.Pointer(&raw)), unsafe.Sizeof(raw)))
-		switch {
+		switch err := read(c.fd, &raw); {
 		case err == nil:
 			some = true
 		case errors.Is(err, syscall.EAGAIN):

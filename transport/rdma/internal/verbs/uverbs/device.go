@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"sync"
 	"syscall"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -148,8 +147,7 @@ func (d *device) AsyncEvent() (verbs.AsyncEvent, error) {
 			return verbs.AsyncEvent{}, verbs.ErrInterrupted
 		}
 		var raw asyncEventDesc
-		_, err = unix.Read(d.asyncFD, unsafe.Slice((*byte)(unsafe.Pointer(&raw)), unsafe.Sizeof(raw)))
-		switch {
+		switch err := read(d.asyncFD, &raw); {
 		case err == nil:
 			return d.event(raw), nil
 		case !errors.Is(err, syscall.EAGAIN) && !errors.Is(err, syscall.EINTR):

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -32,22 +33,29 @@ func wait(fd int, wake uobject.WakeFD, deadline time.Time) (ready, woken bool, e
 		t := unix.NsecToTimespec(int64(max(0, time.Until(deadline))))
 		limit = &t
 	}
-	if _, err := unix.Ppoll(fds[:], limit, nil); err != nil {
-		// Interrupted: as if fd were ready, so that the caller looks and waits again.
-		return true, false, ignore(err, syscall.EINTR)
+	_, err = unix.Ppoll(fds[:], limit, nil)
+	switch {
+	case errors.Is(err, syscall.EINTR):
+		return true, false, nil // so that the caller looks, and waits again
+	case err != nil:
+		return false, false, err
 	}
 	if fds[1].Revents != 0 {
-		var count [8]byte
-		n, err := unix.Read(int(wake), count[:])
-		woken = err == nil && n == len(count)
+		var count uint64
+		woken = read(int(wake), &count) == nil
 	}
 	// A signal that another waiter took is no deadline either.
 	return fds[0].Revents != 0 || fds[1].Revents != 0, woken, nil
 }
 
-func ignore(err error, which syscall.Errno) error {
-	if errors.Is(err, which) {
-		return nil
+// read reads one event, which holds no pointer and stays on the stack.
+func read[T any](fd int, event *T) error {
+	n, _, errno := unix.Syscall(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(event)), unsafe.Sizeof(*event))
+	switch {
+	case errno != 0:
+		return errno
+	case n != unsafe.Sizeof(*event):
+		return syscall.EIO
 	}
-	return err
+	return nil
 }

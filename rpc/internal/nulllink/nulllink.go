@@ -1,0 +1,348 @@
+// Package nulllink carries sessions within one process at next to no cost, so
+// that what is measured over it is the cost of everything above links.
+//
+// A frame is neither encoded nor sent: whoever commits it calls the receiver
+// of the other end, with the same header, and copies the payload to where that
+// wants it. While another goroutine delivers in that direction, the frame
+// waits for it. This is legal because a Receiver does not wait, and an end is
+// delivered to by one goroutine at a time; what a receiver sends meanwhile
+// goes in the other direction. There is always room.
+package nulllink
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+
+	"github.com/verbena-rpc/verbena/transport"
+	"github.com/verbena-rpc/verbena/transport/wire"
+)
+
+// maxPayload of a frame, in bytes: about that of an RDMA link with default slots.
+const maxPayload = 8 << 10
+
+// Carrier makes links to its own listeners. The zero value is ready for use,
+// from any goroutine.
+type Carrier struct {
+	mu        sync.Mutex
+	listeners map[string]*listener
+	opened    int // listeners so far
+}
+
+// Dial makes a link to the listener at addr.
+func (c *Carrier) Dial(ctx context.Context, addr string) (transport.Link, error) {
+	c.mu.Lock()
+	l := c.listeners[addr]
+	c.mu.Unlock()
+	if l == nil {
+		return nil, fmt.Errorf("nulllink: nobody listens at %s", addr)
+	}
+	near, far := newPair()
+	select {
+	case l.arrived <- far:
+		return near, nil
+	case <-l.closed:
+		return nil, fmt.Errorf("nulllink: nobody listens at %s", addr)
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Listen takes in links to addr, or to an address of its choice if that is "".
+func (c *Carrier) Listen(addr string) (transport.Listener, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.opened++
+	if addr == "" {
+		addr = fmt.Sprintf("null-%d", c.opened)
+	}
+	if c.listeners[addr] != nil {
+		return nil, fmt.Errorf("nulllink: %s is in use", addr)
+	}
+	l := &listener{carrier: c, addr: address(addr), arrived: make(chan *link), closed: make(chan struct{})}
+	if c.listeners == nil {
+		c.listeners = map[string]*listener{}
+	}
+	c.listeners[addr] = l
+	return l, nil
+}
+
+type listener struct {
+	carrier *Carrier
+	addr    address
+	arrived chan *link
+	closed  chan struct{}
+	once    sync.Once
+}
+
+func (l *listener) Accept() (transport.Link, error) {
+	select {
+	case k := <-l.arrived:
+		return k, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *listener) Addr() net.Addr { return l.addr }
+
+func (l *listener) Close() error {
+	l.once.Do(func() {
+		close(l.closed)
+		l.carrier.mu.Lock()
+		defer l.carrier.mu.Unlock()
+		delete(l.carrier.listeners, string(l.addr))
+	})
+	return nil
+}
+
+type address string
+
+func (address) Network() string  { return "null" }
+func (a address) String() string { return string(a) }
+
+// frame is one that waits to be delivered; payload is nil for the last word of
+// a link that closes.
+type frame struct {
+	h       wire.Header
+	payload *room
+}
+
+// link is one end. mu guards what is to be delivered to it; whoever sets busy
+// delivers, alone, and looks for more before it clears it.
+type link struct {
+	other *link
+	done  chan struct{}
+	rooms rooms // for what this end sends
+
+	mu       sync.Mutex
+	receiver transport.Receiver // nil before Start
+	busy     bool
+	inbox    []frame
+	hungUp   bool  // the other end has closed; the inbox comes first
+	closed   bool  // no more deliveries but Closed
+	told     bool  // Closed was called or is about to be
+	err      error // why it closed
+
+	dead atomic.Bool // as closed, for senders
+	sent atomic.Uint64
+}
+
+// room is the memory of a slot. It goes from hand to hand as the Ref of slots.
+type room struct {
+	next  *room
+	bytes [maxPayload]byte
+	n     int // of bytes that are used
+}
+
+// rooms are those of a link that are free.
+type rooms struct {
+	mu   sync.Mutex
+	free *room
+}
+
+func (r *rooms) take(n int) *room {
+	r.mu.Lock()
+	m := r.free
+	if m != nil {
+		r.free = m.next
+	}
+	r.mu.Unlock()
+	if m == nil {
+		m = new(room)
+	}
+	m.n = n
+	return m
+}
+
+func (r *rooms) give(m *room) {
+	r.mu.Lock()
+	m.next = r.free
+	r.free = m
+	r.mu.Unlock()
+}
+
+// Pair makes two links that are connected to each other and not started.
+func Pair() (a, b transport.Link) { return newPair() }
+
+func newPair() (a, b *link) {
+	a, b = &link{done: make(chan struct{})}, &link{done: make(chan struct{})}
+	a.other, b.other = b, a
+	return a, b
+}
+
+func (*link) Kind() transport.Kind    { return transport.TCP }
+func (*link) MaxPayload() int         { return maxPayload }
+func (k *link) Done() <-chan struct{} { return k.done }
+
+// Number does nothing: no frame is lost, so that none needs a number.
+func (*link) Number(transport.Numbers) {}
+
+// Unsent has nothing: what was committed has been delivered.
+func (*link) Unsent(func(*wire.Header, []byte)) {}
+
+func (k *link) Info() transport.LinkInfo {
+	return transport.LinkInfo{
+		Kind: transport.TCP, Epoch: 1, Local: address("null"), Remote: address("null"),
+		Stats: transport.LinkStats{FramesSent: k.sent.Load(), FramesReceived: k.other.sent.Load()},
+	}
+}
+
+func (k *link) Start(r transport.Receiver) {
+	k.mu.Lock()
+	k.receiver = r
+	k.mu.Unlock()
+	go k.drain()
+}
+
+func (k *link) Reserve(_ context.Context, _ transport.Class, n int) (transport.Slot, error) {
+	if k.dead.Load() {
+		return transport.Slot{}, k.why()
+	}
+	if n > maxPayload {
+		return transport.Slot{}, fmt.Errorf("nulllink: payload of %d bytes, at most %d", n, maxPayload)
+	}
+	m := k.rooms.take(n)
+	return transport.Slot{Payload: m.bytes[:n], Ref: m}, nil
+}
+
+func (k *link) Discard(s transport.Slot) { k.rooms.give(s.Ref.(*room)) }
+
+func (k *link) Commit(s transport.Slot, h *wire.Header) error {
+	if k.dead.Load() {
+		return k.why()
+	}
+	h.Length = uint32(len(s.Payload))
+	k.sent.Add(1)
+	k.other.take(h, s.Ref.(*room))
+	return nil
+}
+
+// take delivers a frame to k, or leaves it to who is at it.
+func (k *link) take(h *wire.Header, payload *room) {
+	k.mu.Lock()
+	if k.busy || k.receiver == nil || len(k.inbox) > 0 || k.closed {
+		if k.closed {
+			k.other.rooms.give(payload)
+		} else {
+			k.inbox = append(k.inbox, frame{*h, payload})
+		}
+		k.mu.Unlock()
+		return
+	}
+	k.busy = true
+	k.mu.Unlock()
+	k.deliver(h, payload)
+	k.finish()
+}
+
+// drain delivers what waits, unless somebody is at it.
+func (k *link) drain() {
+	k.mu.Lock()
+	if k.busy || k.receiver == nil {
+		k.mu.Unlock()
+		return
+	}
+	k.busy = true
+	k.mu.Unlock()
+	k.finish()
+}
+
+// finish delivers what has come since busy was set, and clears it.
+func (k *link) finish() {
+	k.mu.Lock()
+	for len(k.inbox) > 0 {
+		batch := k.inbox
+		k.inbox = nil
+		k.mu.Unlock()
+		for i := range batch {
+			k.deliver(&batch[i].h, batch[i].payload)
+		}
+		clear(batch)
+		k.mu.Lock()
+		if k.inbox == nil {
+			k.inbox = batch[:0]
+		}
+	}
+	if k.hungUp && !k.closed {
+		k.shut(io.EOF)
+	}
+	over := k.closed && !k.told
+	if over {
+		k.told = true
+	}
+	k.busy = over // for good: nothing follows Closed
+	k.mu.Unlock()
+	if over {
+		go k.tell() // never from within Close, whoever delivers
+	}
+}
+
+func (k *link) deliver(h *wire.Header, payload *room) {
+	defer k.other.rooms.give(payload)
+	if k.dead.Load() {
+		return
+	}
+	if h.Length > 0 {
+		dst, err := k.receiver.Land(h)
+		if err != nil {
+			k.Close(err)
+			return
+		}
+		copy(dst, payload.bytes[:payload.n])
+	}
+	if err := k.receiver.Frame(h); err != nil {
+		k.Close(err)
+	}
+}
+
+func (k *link) tell() {
+	k.receiver.Closed(k.err)
+	k.other.hangUp()
+	close(k.done)
+}
+
+// hangUp says that the other end has closed.
+func (k *link) hangUp() {
+	k.mu.Lock()
+	k.hungUp = true
+	k.mu.Unlock()
+	k.drain()
+}
+
+func (k *link) Close(err error) {
+	k.mu.Lock()
+	k.shut(err)
+	unstarted := k.receiver == nil && !k.told
+	if unstarted {
+		k.told = true
+	}
+	k.mu.Unlock()
+	if unstarted {
+		k.other.hangUp()
+		close(k.done)
+		return
+	}
+	k.drain()
+}
+
+// shut ends deliveries; only the first reason counts. Callers hold mu.
+func (k *link) shut(err error) {
+	if k.closed {
+		return
+	}
+	k.closed, k.err = true, err
+	k.dead.Store(true)
+}
+
+func (k *link) why() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.err != nil {
+		return k.err
+	}
+	return net.ErrClosed
+}

@@ -1,0 +1,8 @@
+//go:build verbena_mutate_drain
+
+package rdma
+
+const (
+	mutateDrain = true
+	mutateEpoch = false
+)

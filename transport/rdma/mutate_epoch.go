@@ -1,0 +1,8 @@
+//go:build verbena_mutate_epoch
+
+package rdma
+
+const (
+	mutateDrain = false
+	mutateEpoch = true
+)
