@@ -172,6 +172,8 @@ func (e *fakeEnd) Forget(call uint64) {
 
 func (e *fakeEnd) Limits() transport.Limits { return fakeLimits }
 
+func (e *fakeEnd) Migrate(context.Context, transport.Kind) error { return nil }
+func (e *fakeEnd) Reconnect()                                    {}
 func (e *fakeEnd) Transport() transport.Info { return transport.Info{Kind: transport.TCP} }
 
 func (e *fakeEnd) GoAway() error {

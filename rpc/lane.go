@@ -27,6 +27,8 @@ type session interface {
 	Transport() transport.Info
 	Limits() transport.Limits
 	GoAway() error
+	Migrate(ctx context.Context, to transport.Kind) error
+	Reconnect()
 	Close(err error)
 	Done() <-chan struct{}
 	Err() error

@@ -195,3 +195,27 @@ func TestLinkAndControlDie(t *testing.T) {
 		})
 	}
 }
+
+// TestOperators: Migrate and Reconnect of a Conn, under calls.
+func TestOperators(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		var service counting
+		conn, err := rpc.Dial(t.Context(), networkOf(m, &fabric{}), service.serve(t, networkOf(m, &fabric{})))
+		require.NoError(t, err)
+		defer conn.Close()
+		id := uint64(0)
+		for _, to := range []transport.Kind{transport.TCP, transport.RDMA} {
+			for range 50 {
+				go conn.Reconnect()
+				id++
+				require.NoError(t, countOnce(t.Context(), conn, id, 100))
+			}
+			require.NoError(t, conn.Migrate(t.Context(), to))
+			require.Equal(t, to, conn.Transport().Kind)
+		}
+		for id, n := range service.ran {
+			require.Equal(t, 1, n, "call %d", id)
+		}
+	})
+}

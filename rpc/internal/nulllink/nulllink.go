@@ -1,10 +1,10 @@
 // Package nulllink carries sessions within one process at next to no cost, so
 // that what is measured over it is the cost of everything above links.
 //
-// A frame is neither encoded nor sent: whoever commits it calls the receiver
-// of the other end, with the same header, and copies the payload to where that
-// wants it. While another goroutine delivers in that direction, the frame
-// waits for it. This is legal because a Receiver does not wait, and an end is
+// A frame is neither encoded nor sent: whoever flushes calls the receiver of
+// the other end with each header that was committed, and copies the payload to
+// where that wants it. While another goroutine delivers in that direction, the
+// frame waits for it. This is legal because a Receiver does not wait, and an end is
 // delivered to by one goroutine at a time; what a receiver sends meanwhile
 // goes in the other direction. There is always room.
 package nulllink
@@ -178,12 +178,6 @@ func (*link) Kind() transport.Kind    { return transport.TCP }
 func (*link) MaxPayload() int         { return maxPayload }
 func (k *link) Done() <-chan struct{} { return k.done }
 
-// Number does nothing: no frame is lost, so that none needs a number.
-func (*link) Number(transport.Numbers) {}
-
-// Unsent has nothing: what was committed has been delivered.
-func (*link) Unsent(func(*wire.Header, []byte)) {}
-
 func (k *link) Info() transport.LinkInfo {
 	return transport.LinkInfo{
 		Kind: transport.TCP, Epoch: 1, Local: address("null"), Remote: address("null"),
@@ -221,22 +215,18 @@ func (k *link) Commit(s transport.Slot, h *wire.Header) error {
 	return nil
 }
 
-// take delivers a frame to k, or leaves it to who is at it.
+// Flush delivers what was committed, unless somebody is at it.
+func (k *link) Flush() { k.other.drain() }
+
+// take keeps a frame to be delivered to k.
 func (k *link) take(h *wire.Header, payload *room) {
 	k.mu.Lock()
-	if k.busy || k.receiver == nil || len(k.inbox) > 0 || k.closed {
-		if k.closed {
-			k.other.rooms.give(payload)
-		} else {
-			k.inbox = append(k.inbox, frame{*h, payload})
-		}
-		k.mu.Unlock()
+	defer k.mu.Unlock()
+	if k.closed {
+		k.other.rooms.give(payload)
 		return
 	}
-	k.busy = true
-	k.mu.Unlock()
-	k.deliver(h, payload)
-	k.finish()
+	k.inbox = append(k.inbox, frame{*h, payload})
 }
 
 // drain delivers what waits, unless somebody is at it.
