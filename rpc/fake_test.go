@@ -174,7 +174,7 @@ func (e *fakeEnd) Limits() transport.Limits { return fakeLimits }
 
 func (e *fakeEnd) Migrate(context.Context, transport.Kind) error { return nil }
 func (e *fakeEnd) Reconnect()                                    {}
-func (e *fakeEnd) Transport() transport.Info { return transport.Info{Kind: transport.TCP} }
+func (e *fakeEnd) Transport() transport.Info                     { return transport.Info{Kind: transport.TCP} }
 
 func (e *fakeEnd) GoAway() error {
 	go e.other.sink.GoAway()
