@@ -7,7 +7,7 @@ BIN         := $(CURDIR)/bin
 VM          := $(BIN)/verbena-vm
 
 # Packages whose tests need an RDMA device: run in the VM, one boot each.
-VM_PACKAGES := ./transport/rdma ./transport/rdma/internal/qpstate ./transport/rdma/internal/verbs/ibverbs ./internal/e2e ./bench
+VM_PACKAGES := ./transport/rdma ./transport/rdma/internal/qpstate ./transport/rdma/internal/verbs/ibverbs ./transport/rdma/internal/verbs/uverbs ./internal/e2e ./bench
 
 # Processes that share the seeds of `make sim`; each world uses one processor.
 SIM_JOBS := $(shell nproc 2>/dev/null || echo 2)
@@ -36,7 +36,7 @@ lint: ## gofmt, go vet and staticcheck
 	$(GO) vet ./...
 	$(GO) run $(STATICCHECK) ./...
 
-cross: ## compile for every supported platform, with TCP alone where there is no cgo
+cross: ## compile for every supported platform, with TCP and rdma_rxe where there is no cgo
 	@for target in linux/amd64 linux/arm64 darwin/arm64 windows/amd64; do \
 	  echo "CGO_ENABLED=0 $$target"; \
 	  CGO_ENABLED=0 GOOS=$${target%/*} GOARCH=$${target#*/} $(GO) build ./... || exit 1; \

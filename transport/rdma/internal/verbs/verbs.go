@@ -3,8 +3,9 @@
 // UC and UD, and asynchronous events, as libibverbs has them.
 //
 // It holds types and interfaces only. Package ibverbs implements them over
-// libibverbs, package simverbs over a software device for tests; package
-// verbstest is the conformance suite that both must pass.
+// libibverbs, package uverbs over the kernel itself for devices whose queues
+// are laid out in public, package simverbs over a software device for tests;
+// package verbstest is the conformance suite that all must pass.
 //
 // # Memory
 //
@@ -25,7 +26,7 @@ import "time"
 
 // Provider opens RDMA devices.
 type Provider interface {
-	// Name says which implementation this is: "ibverbs" or "simverbs".
+	// Name says which implementation this is: "ibverbs", "uverbs", …
 	Name() string
 
 	// Devices lists the device names, in the provider's order. It returns an
