@@ -230,8 +230,6 @@ func (k *clientSink) Message(m transport.Message) {
 	}
 	if m.Flags&wire.Unseen == 0 {
 		s.conn.answered()
-	} else if m.Arg == uint32(Unavailable) {
-		s.refuse(errGoingAway) // its GOAWAY is on the way
 	}
 	p := s.calls.find(m.Call)
 	if p == nil || !p.end(m.Call) {

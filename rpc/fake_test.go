@@ -192,7 +192,15 @@ func (e *fakeEnd) Close(err error) {
 }
 
 func (e *fakeEnd) Done() <-chan struct{} { return e.done }
-func (e *fakeEnd) Err() error            { return e.both.err }
+
+func (e *fakeEnd) Err() error {
+	select {
+	case <-e.quit:
+		return e.both.err
+	default:
+		return nil
+	}
+}
 
 // frames are the headers that left this end.
 func (e *fakeEnd) frames() []wire.Header {

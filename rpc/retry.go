@@ -85,8 +85,8 @@ func (c *Conn) again(ctx context.Context, s *clientSession, failure *Error, m *M
 			c.retries.Add(1)
 		}
 		var err error
-		if s, err = c.another(ctx, s); err != nil {
-			return c.noSession(ctx, delivery, m, err, failure)
+		if s, err = c.another(ctx, s); s == nil {
+			return noSession(ctx, delivery, m, err, failure)
 		}
 		tries++
 		if failure = s.call(ctx, m, req, resp); failure == nil {
@@ -95,15 +95,18 @@ func (c *Conn) again(ctx context.Context, s *clientSession, failure *Error, m *M
 	}
 }
 
-// noSession is the failure of a call for which there is no session. last is how
-// it failed before, if it did.
-func (c *Conn) noSession(ctx context.Context, d Delivery, m *Method, err error, last *Error) *Error {
-	if ctx.Err() != nil && last != nil {
-		e := interrupted(ctx, d, m, err)
-		e.Message += "; before that: " + last.Message
-		return e
+// noSession is the failure of a call for which there is no session, because of
+// err, which is nil if ctx is over and no dial has failed. last is how the call
+// failed before, if it did.
+func noSession(ctx context.Context, d Delivery, m *Method, err error, last *Error) *Error {
+	e := interrupted(ctx, d, m, err)
+	if e.Code != Unavailable && err != nil {
+		e.Message += "; while waiting for a session: " + err.Error()
 	}
-	return interrupted(ctx, d, m, err)
+	if last != nil {
+		e.Message += "; before that: " + last.Message
+	}
+	return e
 }
 
 // flight is a dial that any number of calls wait for.
@@ -115,8 +118,8 @@ type flight struct {
 }
 
 // another is a session other than old that takes calls. It waits until there is
-// one.
-func (c *Conn) another(ctx context.Context, old *clientSession) (*clientSession, error) {
+// one. With its context over it fails with how the last dial failed, or nil.
+func (c *Conn) another(ctx context.Context, old *clientSession) (s *clientSession, failure error) {
 	for {
 		s, f, err := c.board(old)
 		if s != nil || err != nil {
@@ -125,8 +128,9 @@ func (c *Conn) another(ctx context.Context, old *clientSession) (*clientSession,
 		select {
 		case <-f.landed:
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return nil, failure
 		}
+		failure = f.err
 		switch {
 		case f.err == nil:
 			return f.session, nil

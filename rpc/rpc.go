@@ -17,7 +17,8 @@
 // page declares, so that calls are as easily written by hand.
 //
 // What a call is promised: it ends exactly once, with a result or one *Error,
-// and as soon as its context ends. Once it has returned, nothing of the
+// and as soon as its context ends. It outlives the session that carries it
+// where it surely was not executed, or may be twice; see Call. Once it has returned, nothing of the
 // framework or of a device touches the request or the response. If it failed,
 // Error.Delivery says whether a handler has seen it.
 package rpc
@@ -146,6 +147,13 @@ func UnaryBytes[S any](serve func(S, context.Context, []byte) ([]byte, error)) H
 // The time left until the deadline of ctx goes to the server, whose handler's
 // context ends then too. When ctx ends, Call returns at once, whatever the
 // peer does; the server is told as soon as there is room to tell it.
+//
+// A call that fails as Unavailable and NotExecuted, because the server is
+// shutting down, the session ended before the request left or there is none,
+// is made again on another session, at most 5 times in all. If it may have been
+// executed that is done for Idempotent methods only. Call waits for the new
+// session until ctx is done, or, while no server answers, until the tenth dial
+// in a row or a later one has failed: 5 s on average.
 func Call(ctx context.Context, conn *Conn, method *Method, req, resp any) error {
 	return conn.call(ctx, method, req, resp)
 }

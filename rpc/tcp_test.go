@@ -48,9 +48,14 @@ func tcpNetwork() *transport.Network { return &transport.Network{Carrier: &tcp.C
 
 func listen(t testing.TB, opts ...rpc.ServerOption) *rpc.Server {
 	t.Helper()
+	return listenAt(t, "127.0.0.1:0", opts...)
+}
+
+func listenAt(t testing.TB, addr string, opts ...rpc.ServerOption) *rpc.Server {
+	t.Helper()
 	s := rpc.NewServer(tcpNetwork(), opts...)
 	require.NoError(t, s.Register(echoService, echoer{}))
-	require.NoError(t, s.Listen("127.0.0.1:0"))
+	require.NoError(t, s.Listen(addr))
 	served := make(chan error, 1)
 	go func() { served <- s.Serve() }()
 	t.Cleanup(func() {
@@ -230,6 +235,44 @@ func TestTCPShutdown(t *testing.T) {
 	var e *rpc.Error
 	require.ErrorAs(t, err, &e)
 	require.Equal(t, rpc.NotExecuted, e.Delivery)
+}
+
+// A server that restarts at its address loses no call: those under way finish,
+// the others wait for the new one (case 74).
+func TestTCPServerRestarts(t *testing.T) {
+	pooltest.Check(t)
+	s := listen(t)
+	addr := s.Addr().String()
+	c := dial(t, addr)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			for n := 0; ; n++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				text := fmt.Sprintf("%d/%d", i, n)
+				if got, err := echo(ctx, c, text); err != nil || got != text {
+					t.Errorf("call %s: %q, %v", text, got, err)
+					return
+				}
+			}
+		})
+	}
+	for range 3 {
+		time.Sleep(20 * time.Millisecond)
+		require.NoError(t, s.Shutdown(ctx))
+		time.Sleep(20 * time.Millisecond)
+		s = listenAt(t, addr)
+	}
+	time.Sleep(20 * time.Millisecond)
+	close(stop)
+	wg.Wait()
 }
 
 const serveEnv = "VERBENA_RPC_TEST_SERVE"
