@@ -39,6 +39,13 @@ type WarmConfig[T any] struct {
 	// make, 1e-3 to 1e9; 0 is DefaultRefillRate. Higher refills sooner after a burst and
 	// takes more from the calls that run meanwhile.
 	RefillRate float64
+
+	// RefillDelay is how long a pool that was full waits, from the first item
+	// drawn, before it makes another. What the item was drawn for has the
+	// processor to itself meanwhile, and a short use ends by Put without a
+	// refill. 0: none, at most 1 h. Longer disturbs less, and leaves the pool
+	// low for longer.
+	RefillDelay time.Duration
 }
 
 // DefaultRefillRate is items per second. Creating a QP with its queues and
@@ -53,6 +60,8 @@ func (c *WarmConfig[T]) validate() error {
 		return &ConfigError{"WarmConfig.Make", "is nil"}
 	case c.Drop == nil:
 		return &ConfigError{"WarmConfig.Drop", "is nil"}
+	case c.RefillDelay < 0 || c.RefillDelay > time.Hour:
+		return &ConfigError{"WarmConfig.RefillDelay", fmt.Sprintf("is %v; it must be 0 to 1h", c.RefillDelay)}
 	case c.RefillRate != 0 && !(c.RefillRate >= 1e-3 && c.RefillRate <= 1e9):
 		return &ConfigError{"WarmConfig.RefillRate", fmt.Sprintf("is %v; it must be 0, or 1e-3 to 1e9 per second", c.RefillRate)}
 	}
@@ -79,6 +88,8 @@ type Warm[T any] struct {
 	pace   pace
 	timer  *time.Timer // the next refill, nil if none is due or one is running
 	stats  WarmStats
+
+	refilled chan struct{} // closed when the refill that runs has ended; nil if nobody waits
 
 	busy sync.WaitGroup // refills due or running, and Gets that make; added to under mu while !closed
 	once sync.Once
@@ -111,7 +122,7 @@ func NewWarm[T any](cfg WarmConfig[T]) (*Warm[T], error) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.refillSoon()
+	w.refillAfter(0)
 	return w, nil
 }
 
@@ -131,7 +142,7 @@ func (w *Warm[T]) Get(ctx context.Context) (item T, hit bool, err error) {
 		clear(w.ready[n-1:])
 		w.ready = w.ready[:n-1]
 		w.stats.Hits++
-		w.refillSoon()
+		w.refillAfter(w.cfg.RefillDelay)
 		w.mu.Unlock()
 		return item, true, nil
 	}
@@ -165,9 +176,8 @@ func (w *Warm[T]) makeFor(ctx context.Context) (item T, err error) {
 	return none, ErrWarmClosed
 }
 
-// Fill makes items on this goroutine until there are as many as the pool keeps,
-// counting one that the background is just making. The error is ErrWarmClosed,
-// or Make's own.
+// Fill makes items on this goroutine until there are as many as the pool keeps.
+// The error is ErrWarmClosed, Make's own, or that of ctx.
 func (w *Warm[T]) Fill(ctx context.Context) error {
 	for {
 		w.mu.Lock()
@@ -175,9 +185,15 @@ func (w *Warm[T]) Fill(ctx context.Context) error {
 			w.mu.Unlock()
 			return ErrWarmClosed
 		}
-		if w.pace.room(len(w.ready)) == 0 {
+		if len(w.ready) >= w.cfg.Size {
 			w.mu.Unlock()
 			return nil
+		}
+		if w.pace.room(len(w.ready)) == 0 {
+			if err := w.awaitRefill(ctx); err != nil {
+				return err
+			}
+			continue
 		}
 		w.busy.Add(1)
 		w.mu.Unlock()
@@ -187,6 +203,22 @@ func (w *Warm[T]) Fill(ctx context.Context) error {
 			return err
 		}
 		w.Put(item)
+	}
+}
+
+// awaitRefill waits for the end of the refill that runs. Called with mu held,
+// which it gives up.
+func (w *Warm[T]) awaitRefill(ctx context.Context) error {
+	if w.refilled == nil {
+		w.refilled = make(chan struct{})
+	}
+	refilled := w.refilled
+	w.mu.Unlock()
+	select {
+	case <-refilled:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 
@@ -234,14 +266,14 @@ func (w *Warm[T]) Close() {
 	})
 }
 
-// refillSoon sets the timer of the next refill if one is wanted and none is
-// due or running. Called with mu held.
-func (w *Warm[T]) refillSoon() {
+// refillAfter sets the timer of the next refill, after at least the delay, if
+// one is wanted and none is due or running. Called with mu held.
+func (w *Warm[T]) refillAfter(delay time.Duration) {
 	if w.closed || w.timer != nil || w.pace.room(len(w.ready)) == 0 {
 		return
 	}
 	w.busy.Add(1)
-	w.timer = time.AfterFunc(w.pace.wait(time.Since(w.start)), w.refill)
+	w.timer = time.AfterFunc(max(delay, w.pace.wait(time.Since(w.start))), w.refill)
 }
 
 // refill makes one item, on the timer's goroutine.
@@ -261,6 +293,10 @@ func (w *Warm[T]) refill() {
 
 	w.mu.Lock()
 	w.timer = nil
+	if w.refilled != nil {
+		close(w.refilled)
+		w.refilled = nil
+	}
 	w.pace.end(time.Since(w.start), err == nil)
 	keep := err == nil && !w.closed
 	if keep {
@@ -270,7 +306,7 @@ func (w *Warm[T]) refill() {
 	} else if err != nil {
 		w.stats.failed(err)
 	}
-	w.refillSoon()
+	w.refillAfter(0)
 	w.mu.Unlock()
 	if err == nil && !keep {
 		w.cfg.Drop(item)

@@ -139,6 +139,63 @@ func TestWarmHitsMissesAndRefills(t *testing.T) {
 	})
 }
 
+// The refill waits from the first draw on, and is not needed where the item
+// comes back in time.
+func TestWarmDelaysItsRefill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		items := &factory{exist: map[int]bool{}}
+		const delay = 50 * time.Millisecond
+		w, err := pool.NewWarm(pool.WarmConfig[int]{Size: 3, Make: items.make, Drop: items.drop, RefillDelay: delay})
+		require.NoError(t, err)
+		defer w.Close()
+		time.Sleep(time.Second)
+		items.begun()
+
+		item, _ := get(t, w)
+		time.Sleep(delay / 2)
+		w.Put(item)
+		time.Sleep(time.Second)
+		require.Empty(t, items.begun())
+
+		began := time.Now()
+		for range 2 { // the second does not put it off
+			item, _ = get(t, w)
+			items.drop(item)
+			time.Sleep(delay / 2)
+		}
+		time.Sleep(time.Second)
+		begun := items.begun()
+		require.Len(t, begun, 2)
+		require.Equal(t, delay, begun[0].Sub(began))
+		require.Equal(t, delay+10*time.Millisecond, begun[1].Sub(began), "at the rate")
+	})
+}
+
+// Fill makes what is missing at once.
+func TestWarmFill(t *testing.T) {
+	warm(t, 5, func(t *testing.T, w *pool.Warm[int], items *factory) {
+		items.set(nil, 3*time.Millisecond)
+		began := time.Now()
+		require.NoError(t, w.Fill(t.Context()))
+		require.Less(t, time.Since(began), 5*10*time.Millisecond, "not at the rate of the background")
+		require.Equal(t, 5, w.Stats().Ready)
+		require.Equal(t, 5, items.alive())
+
+		item, _ := get(t, w)
+		items.drop(item)
+		cause := errors.New("no more queue pairs")
+		items.set(cause, 0)
+		require.Equal(t, cause, w.Fill(t.Context()))
+		items.set(nil, time.Hour)
+		time.Sleep(time.Minute) // the background has begun
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.ErrorIs(t, w.Fill(ctx), context.DeadlineExceeded)
+		w.Close()
+		require.ErrorIs(t, w.Fill(t.Context()), pool.ErrWarmClosed)
+	})
+}
+
 func TestWarmDrawsAtRandom(t *testing.T) {
 	const size = 8
 	warm(t, size, func(t *testing.T, w *pool.Warm[int], items *factory) {
@@ -321,6 +378,7 @@ func TestWarmConfigIsChecked(t *testing.T) {
 		{"WarmConfig.Size", func(c *pool.WarmConfig[int]) { c.Size = -1 }},
 		{"WarmConfig.Make", func(c *pool.WarmConfig[int]) { c.Make = nil }},
 		{"WarmConfig.Drop", func(c *pool.WarmConfig[int]) { c.Drop = nil }},
+		{"WarmConfig.RefillDelay", func(c *pool.WarmConfig[int]) { c.RefillDelay = -1 }},
 		{"WarmConfig.RefillRate", rate(math.NaN())},
 		{"WarmConfig.RefillRate", rate(-1)},
 		{"WarmConfig.RefillRate", rate(1e-10)}, // its interval is no Duration

@@ -172,12 +172,16 @@ func (f *Fabric) dropBroken() {
 func (f *Fabric) drop(d *device) {
 	delete(f.devices, d.name)
 	f.lookout.lost[d.name] = true
-	f.closing.Go(func() {
-		d.close() //nolint:errcheck // it is broken: what can be released is
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		d.leave(&f.past)
-	})
+	f.closing.Go(func() { f.retire(d) }) //nolint:errcheck // it is broken: what can be released is
+}
+
+// retire closes a device and keeps what it has counted. f.mu is not held.
+func (f *Fabric) retire(d *device) error {
+	err := d.close()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	d.leave(&f.past)
+	return err
 }
 
 // tell calls the watchers if something came.

@@ -8,11 +8,17 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/verbena-rpc/verbena/pool"
 	"github.com/verbena-rpc/verbena/transport"
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
 )
+
+// refillDelay keeps the making of QPs away from the handshake that one was drawn
+// for: they took the processor from it for longer than all else it needs (rxe
+// under emulation).
+const refillDelay = 50 * time.Millisecond
 
 // device is an open RDMA device and all that its links share: a PD, pollers,
 // and a warm pool of endpoints per port.
@@ -120,7 +126,7 @@ func (d *device) prepare(ctx context.Context, from candidate) (transport.Half, e
 		if err != nil {
 			return nil, err
 		}
-		if !ep.spoiled.Load() {
+		if ep.spoiled.Load() == nil {
 			return newHalf(ep, from), nil
 		}
 		go ep.release("spoiled in the pool", false)
@@ -150,9 +156,9 @@ func (d *device) warmPool(port uint8) (*pool.Warm[*endpoint], error) {
 	}
 	w, err := pool.NewWarm(pool.WarmConfig[*endpoint]{
 		Size:       d.cfg.Warm,
-		RefillRate: d.cfg.RefillRate,
-		Make:       func(context.Context) (*endpoint, error) { return d.newEndpoint(port) },
-		Drop:       func(ep *endpoint) { ep.release("left the warm pool", false) },
+		RefillRate: d.cfg.RefillRate, RefillDelay: refillDelay,
+		Make: func(context.Context) (*endpoint, error) { return d.newEndpoint(port) },
+		Drop: func(ep *endpoint) { ep.release("left the warm pool", false) },
 	})
 	if err == nil {
 		d.warm[port] = w
@@ -295,7 +301,7 @@ func (d *device) event(e verbs.AsyncEvent) {
 		if ep == nil {
 			return
 		}
-		ep.spoiled.Store(true) // before the look at its link: it may be getting one
+		ep.spoiled.Store(why) // before the look at its link: it may be getting one
 		if l := ep.link.Load(); l != nil {
 			l.fail(why, false)
 		}

@@ -36,8 +36,8 @@ type endpoint struct {
 	machine *qpstate.Machine
 	lives   int
 
-	spoiled    atomic.Bool   // the device said that the QP failed: no life follows this one
-	generation atomic.Uint32 // of the work requests posted
+	spoiled    atomic.Pointer[EventError] // the device said that the QP failed: no life follows this one
+	generation atomic.Uint32              // of the work requests posted
 	link       atomic.Pointer[link]
 	send       *sendRing // of the present life
 	recv       recvRing
@@ -181,7 +181,7 @@ func (ep *endpoint) release(why string, reuse bool) {
 	case !drained || ep.rings.held:
 		ep.dev.fabric.lost.Add(1)
 		ep.destroy(drained)
-	case !reuse || ep.spoiled.Load() || ep.lives >= maxLives || ep.restart() != nil:
+	case !reuse || ep.spoiled.Load() != nil || ep.lives >= maxLives || ep.restart() != nil:
 		ep.destroy(true)
 	default:
 		ep.dev.fabric.lives.recycled.add(began)

@@ -125,7 +125,7 @@ func (f *Fabric) Close() error {
 	f.stopLookout()
 	var errs []error
 	for _, d := range devices {
-		errs = append(errs, d.close())
+		errs = append(errs, f.retire(d))
 	}
 	f.closing.Wait()
 	return errors.Join(errs...)

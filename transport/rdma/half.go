@@ -74,9 +74,11 @@ func (h *half) Connect(ctx context.Context, epoch uint64, peer wire.QP) (transpo
 		return nil, err
 	}
 	l := newLink(h.ep, epoch, &h.offer, &peer)
-	h.ep.link.Store(l) // before a frame can arrive, and before the look at closed
+	h.ep.link.Store(l) // before a frame can arrive, and before the looks that follow
 	if h.ep.dev.isClosed() {
 		err = net.ErrClosed
+	} else if why := h.ep.spoiled.Load(); why != nil {
+		err = why
 	} else if err = h.transit(l, &peer); err == nil {
 		err = ctx.Err()
 	}

@@ -241,7 +241,11 @@ func TestRecycle(t *testing.T) {
 	require.Equal(t, maxLives, most)
 	require.InDelta(t, rounds, len(psns), 2, "PSNs are random")
 	require.Zero(t, fabrics[0].Stats().LostDrains)
-	require.NotZero(t, fabrics[0].Stats().PoolHits)
+	s := fabrics[0].Stats()
+	require.NotZero(t, s.PoolHits)
+	require.NotZero(t, s.RecycleTime)
+	require.NotZero(t, s.MakeTime)
+	require.GreaterOrEqual(t, s.Recycled, uint64(maxLives-1))
 }
 
 // A completion of a QP's earlier life comes when the QP carries its next link:
