@@ -25,6 +25,7 @@ type clientSession struct {
 	lane       lane
 	maxMessage int // bytes of a message that the server takes in
 	calls      table
+	waiting    atomic.Int32 // calls that wait for their outcome
 	cancels    cancels
 
 	// refusal is why no new calls are made; nil: they are. It is read after a
@@ -83,6 +84,8 @@ func (s *clientSession) exchange(ctx context.Context, p *pending, id uint64, m *
 		s.withdraw(p, id)
 		return unsent(ctx, m, err)
 	}
+	s.help(ctx, p)
+	defer s.waiting.Add(-1)
 	// A select costs 100 ns more than a receive, and where the peer is quick the
 	// outcome may be there.
 	canceled := ctx.Done()
@@ -102,6 +105,15 @@ func (s *clientSession) exchange(ctx context.Context, p *pending, id uint64, m *
 	// A header without the deadline is that of one too far for it.
 	s.cancel(p, id, ctx.Err() == context.DeadlineExceeded && p.header.Arg != 0)
 	return interrupted(ctx, MaybeExecuted, m, context.Canceled)
+}
+
+// help takes in what arrives while the call is the only one that waits, and so
+// saves it from being woken.
+func (s *clientSession) help(ctx context.Context, p *pending) {
+	if s.waiting.Add(1) == 1 {
+		for len(p.done) == 0 && s.lane.Help(p.done, &s.waiting) && s.waiting.Load() == 1 && ctx.Err() == nil {
+		}
+	}
 }
 
 // request sends the request. After an error the server never sees it.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/verbena-rpc/verbena/codec"
@@ -163,6 +164,8 @@ func (e *fakeEnd) Send(ctx context.Context, h wire.Header, msg []byte) error {
 	copy(slot.Payload, msg)
 	return e.Commit(slot, &h)
 }
+
+func (e *fakeEnd) Help(<-chan struct{}, *atomic.Int32) bool { return false }
 
 func (e *fakeEnd) Forget(call uint64) {
 	e.mu.Lock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/verbena-rpc/verbena/codec"
 	"github.com/verbena-rpc/verbena/pool"
@@ -20,6 +21,7 @@ type lane interface {
 	Discard(s transport.Slot)
 	Send(ctx context.Context, h wire.Header, msg []byte) error
 	Forget(call uint64)
+	Help(done <-chan struct{}, waiting *atomic.Int32) bool
 }
 
 // session is what calls need of a transport.Session.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 
 	"github.com/verbena-rpc/verbena/pool"
 	"github.com/verbena-rpc/verbena/transport/wire"
@@ -191,6 +192,12 @@ func (l *Lane) chunks(ctx context.Context, h *wire.Header, msg []byte) (begun bo
 		}
 	}
 	return true, nil
+}
+
+// Help lets a caller take in what arrives while it waits; see Helper.
+func (l *Lane) Help(done <-chan struct{}, waiting *atomic.Int32) bool {
+	c := l.out.bound.Load()
+	return c != nil && c.helper != nil && c.helper.Help(done, waiting)
 }
 
 // Forget drops what has arrived of a message of that call, and what is still

@@ -82,7 +82,7 @@ func (s *Session) enterWith(p *path, move uint32, answers bool, slot Slot) {
 		p.link.Flush()
 		return
 	}
-	pump, ok := out.bind(&carrier{link: p.link, move: move}, &slot, next)
+	pump, ok := out.bind(newCarrier(p.link, move), &slot, next)
 	if !ok {
 		p.link.Discard(slot)
 		return
@@ -128,7 +128,7 @@ func (s *Session) checkMove(p *path, h *wire.Header) error {
 		return nil
 	}
 	s.target = nil
-	pump, ok := s.lane.out.bind(&carrier{link: p.link, move: s.move}, nil, 0)
+	pump, ok := s.lane.out.bind(newCarrier(p.link, s.move), nil, 0)
 	if ok {
 		s.startPump(pump)
 		s.carry(p)

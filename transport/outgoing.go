@@ -12,8 +12,14 @@ import (
 // carrier is a link as it carries a lane, from one move to the next.
 type carrier struct {
 	link    Link
+	helper  Helper // link, if it is one
 	move    uint32 // its number
 	pumping bool   // a goroutine sends what is due; guarded by outgoing.mu
+}
+
+func newCarrier(link Link, move uint32) *carrier {
+	helper, _ := link.(Helper)
+	return &carrier{link: link, helper: helper, move: move}
 }
 
 // outgoing is the sending half of a lane: it numbers frames, keeps them, and

@@ -15,6 +15,7 @@ package transport
 import (
 	"context"
 	"net"
+	"sync/atomic"
 
 	"github.com/verbena-rpc/verbena/pool"
 	"github.com/verbena-rpc/verbena/transport/wire"
@@ -108,6 +109,17 @@ type Link interface {
 	Done() <-chan struct{}
 
 	Info() LinkInfo
+}
+
+// Helper is a Link on which who waits for a message may take in what arrives,
+// so that it need not be woken.
+type Helper interface {
+	// Help takes in what arrives until done has an entry, for a time that makes
+	// it worth while, and says whether it was; else the caller had better wait
+	// in the usual way. waiting is how many wait for messages of the link: with
+	// others about, Help sees to it that somebody goes on when it returns.
+	// Receivers are called on the caller's goroutine.
+	Help(done <-chan struct{}, waiting *atomic.Int32) bool
 }
 
 // Slot is room for one frame on the link that gave it.

@@ -15,7 +15,8 @@ import (
 const pollBatch = 64
 
 // poller takes the completions of one CQ, on a goroutine of its own that is
-// never locked to a thread. Fields without a note are that goroutine's.
+// never locked to a thread, or on that of a caller who waits for a reply and
+// has nobody beside him (help.go). Fields without a note are of who holds turn.
 //
 // stop ends it; the CQ and channel are destroyed after the goroutine is gone.
 type poller struct {
@@ -24,6 +25,11 @@ type poller struct {
 	ch    verbs.CompChannel
 	table []atomic.Pointer[endpoint] // written by who makes or destroys an endpoint
 	done  chan struct{}              // closed when the goroutine ends
+
+	turn    sync.Mutex
+	helpers atomic.Int32  // callers who poll: the goroutine leaves it to them
+	vacant  chan struct{} // one token: the goroutine is wanted
+	resting *time.Timer   // of the goroutine
 
 	wcs     [pollBatch]verbs.WC
 	batch   []*endpoint // touched by the present batch
@@ -67,7 +73,7 @@ func startPoller(d *device) (*poller, error) {
 		ch.Destroy()
 		return nil, &SetupError{d.name, fmt.Sprintf("create a CQ of %d entries", depth), err}
 	}
-	p := &poller{dev: d, cq: cq, ch: ch, done: make(chan struct{})}
+	p := &poller{dev: d, cq: cq, ch: ch, done: make(chan struct{}), vacant: make(chan struct{}, 1), resting: time.NewTimer(restTime)}
 	places := min(cq.Depth()/d.cfg.depth(), wrid.MaxEndpoints)
 	p.table = make([]atomic.Pointer[endpoint], places)
 	for i := range places {
@@ -89,6 +95,7 @@ func (p *poller) do(fn func()) {
 	defer p.mu.Unlock()
 	p.work = append(p.work, fn)
 	p.hasWork.Store(true)
+	p.resume()
 	p.ch.Wake() // the channel is there while the goroutine is
 }
 
@@ -106,6 +113,8 @@ func (p *poller) stop() error {
 	p.mu.Lock()
 	p.over = true
 	p.mu.Unlock()
+	p.turn.Lock()
+	defer p.turn.Unlock()
 	p.runWork() // what came too late for the goroutine
 	if err := p.cq.Destroy(); err != nil {
 		return err
@@ -118,15 +127,19 @@ func (p *poller) run() {
 	pace := newPace(p.dev.cfg.Poll, p.dev.cfg.Spin)
 	start := time.Now()
 	clock := func() time.Duration { return time.Since(start) }
-	for !p.stopped {
-		if p.hasWork.Load() {
-			p.runWork()
-		}
-		if p.poll() {
+	for {
+		stopped, worked := p.round()
+		switch {
+		case stopped:
+			return
+		case worked:
 			pace.worked()
 			// Callers and handlers that the batch woke are runnable on this P:
 			// let them run before anything else.
 			runtime.Gosched()
+			continue
+		case p.helpers.Load() > 0:
+			p.rest()
 			continue
 		}
 		switch pace.nothing(p.links.Load() > 0, clock) {
@@ -142,6 +155,16 @@ func (p *poller) run() {
 	}
 }
 
+// round does what is to be done on the goroutine, and takes one batch.
+func (p *poller) round() (stopped, worked bool) {
+	p.turn.Lock()
+	defer p.turn.Unlock()
+	if p.hasWork.Load() {
+		p.runWork()
+	}
+	return p.stopped, p.poll()
+}
+
 func (p *poller) runWork() {
 	p.mu.Lock()
 	work := p.work
@@ -153,7 +176,7 @@ func (p *poller) runWork() {
 	}
 }
 
-// poll takes one batch, if there is one.
+// poll takes one batch, if there is one. turn is held.
 func (p *poller) poll() bool {
 	n, err := p.cq.Poll(p.wcs[:])
 	if err != nil {
@@ -223,7 +246,7 @@ func (p *poller) nap(tick time.Duration) bool {
 			tick = safetyTick
 		}
 	}
-	if p.poll() || p.hasWork.Load() {
+	if stopped, worked := p.round(); stopped || worked {
 		return true
 	}
 	p.naps.Add(1)
