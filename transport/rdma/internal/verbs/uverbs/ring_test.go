@@ -46,6 +46,8 @@ func TestRingIsInItsMemory(t *testing.T) {
 			require.NotEmpty(t, ringHint(err))
 			return
 		}
+		require.Positive(t, r.capacity())
+		require.Zero(t, r.mask&(r.mask+1), "the index after the last element is the first")
 		for _, i := range []uint32{0, 1, r.mask, r.mask + 1, rapid.Uint32().Draw(t, "index")} {
 			off := uintptr(r.at(i)) - uintptr(unsafe.Pointer(&mem[0]))
 			require.GreaterOrEqual(t, off, headSize)
@@ -84,6 +86,9 @@ func TestQueuesAreFIFO(t *testing.T) {
 				require.Equal(t, fits < n, err != nil, err)
 			}
 			posted += uint64(fits)
+			for _, r := range []*ring{sends.ring, recvs.ring} {
+				require.EqualValues(t, posted-taken, (r.produced()-r.consumed())&r.mask, "published")
+			}
 			for range rapid.IntRange(0, int(posted-taken)).Draw(t, "take") {
 				s := (*sendWQE)(sends.ring.at(sends.ring.consumed()))
 				r := (*recvWQE)(recvs.ring.at(recvs.ring.consumed()))
