@@ -6,10 +6,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"runtime/pprof"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -46,6 +48,7 @@ type session struct {
 	conn *rpc.Conn
 	stub faultpb.LedgerClient
 	next chan struct{} // closed when there is another
+	said sync.Once     // why the first of its calls failed
 }
 
 // clientRole calls the server at an address from a local one. Its third
@@ -81,7 +84,7 @@ func (c *client) status() status {
 	var s status
 	if conn := c.session.Load().conn; conn != nil {
 		info := conn.Transport()
-		s.Kind, s.Reason, s.Moves = info.Kind.String(), info.Reason, info.Moves
+		s.Kind, s.Reason, s.Moves, s.MTU = info.Kind.String(), info.Reason, info.Moves, info.Link.MTU
 	}
 	now := c.clock.now()
 	for i := range c.calls {
@@ -171,6 +174,9 @@ func (c *client) call(s *session, id uint64, timeout time.Duration) Record {
 	want := randomSize()
 	reply, err := s.stub.Enter(ctx, &faultpb.Entry{Id: id, Data: pattern(id, randomSize()), Reply: uint32(want)})
 	rec := Record{ID: id, Outcome: outcomeOf(err), Late: rpc.CodeOf(err) == rpc.DeadlineExceeded, Overrun: c.clock.now() - deadline}
+	if err != nil && !rec.Late {
+		s.said.Do(func() { fmt.Fprintln(os.Stderr, "client:", err) })
+	}
 	if err == nil {
 		rec.Wrong = reply.Id != id || !bytes.Equal(reply.Data, pattern(^id, want))
 	}

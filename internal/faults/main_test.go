@@ -53,6 +53,7 @@ const (
 type status struct {
 	Kind, Reason string // what carries its calls; of a client
 	Moves        int    // of its present session
+	MTU          int    // of the path of its QP
 	Calls        int    // under way
 	Overdue      int    // of these, by Margin after their deadline
 	Sessions     int

@@ -9,7 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"strings"
+	"regexp"
 	"testing"
 	"time"
 
@@ -20,7 +20,7 @@ import (
 var (
 	count = flag.Int("faults", 0, "`number` of faults to inject; 0: one of each kind")
 	seed  = flag.Uint64("seed", 0, "`seed` of their order and lengths; 0: from the clock")
-	only  = flag.String("only", "", "inject only kinds whose name contains this `text`")
+	only  = flag.String("only", "", "inject only kinds whose name matches this `regexp`")
 	out   = flag.String("out", "", "write faults.md and faults.json into this `directory`")
 )
 
@@ -71,9 +71,10 @@ type suite struct {
 
 func (s *suite) run(all []fault) {
 	rows := map[string]*Row{}
+	wanted := regexp.MustCompile(*only)
 	var chosen []fault
 	for _, f := range all {
-		if !strings.Contains(f.name, *only) {
+		if !wanted.MatchString(f.name) {
 			continue
 		}
 		if f.limit == 0 {

@@ -124,6 +124,22 @@ func (w *world) take() error {
 	return nil
 }
 
+// clientIs says whether the client's status is such.
+func (w *world) clientIs(such func(status) bool) bool {
+	s, err := w.client.ask(tell)
+	return err == nil && such(s)
+}
+
+// await waits until the client's status is such.
+func (w *world) await(what string, such func(status) bool) error {
+	for deadline := time.Now().Add(seenTime); !w.clientIs(such); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%s did not come within %v", what, seenTime)
+		}
+	}
+	return nil
+}
+
 // recovered waits until the client's calls are on RDMA and as many have been
 // answered as there are callers, so that one of them began on it. It returns
 // the time since then.
