@@ -2,6 +2,7 @@
 //
 //	bench run                      both processes on this machine, each transport, beside perftest
 //	bench connect                  time to the first call, with the warm pool of QPs and without
+//	bench failover                 time that calls are without a link when one dies
 //	bench server -listen ADDR      on one machine …
 //	bench client -addr ADDR        … and on another
 //
@@ -26,6 +27,7 @@ var commands = []struct {
 }{
 	{"run", "measure on this machine: server and client processes, every transport, perftest", runCommand},
 	{"connect", "measure on this machine: time to the first call, with QPs from the pool and without", connectCommand},
+	{"failover", "measure on this machine: how long calls are without a link when one dies", failoverCommand},
 	{"server", "serve echo calls until interrupted", serverCommand},
 	{"client", "measure calls to a server", clientCommand},
 }

@@ -1,0 +1,302 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"text/tabwriter"
+	"time"
+
+	"github.com/verbena-rpc/verbena/bench/internal/echo"
+	"github.com/verbena-rpc/verbena/rpc"
+	"github.com/verbena-rpc/verbena/transport"
+	"github.com/verbena-rpc/verbena/transport/wire"
+)
+
+// minFailoverGain is the floor of failoverReport.Gain.
+const minFailoverGain = 10.0
+
+// failoverCommand measures how long calls are without a link when the one dies
+// that carries them: with a link that stands by, with TCP behind it, and where
+// everything has to be made anew.
+func failoverCommand(ctx context.Context, args []string) error {
+	var s settings
+	fs := flag.NewFlagSet("bench failover", flag.ContinueOnError)
+	rounds := fs.Int("rounds", 20, "deaths of a link of each kind, in turn; medians are shown")
+	pause := fs.Duration("pause", 300*time.Millisecond, "between two deaths: links drain, another comes to stand by")
+	jsonPath := fs.String("json", "", "write the report to this `file`")
+	check := fs.Bool("check", false, "fail unless a standby link is at least 10 times faster than everything made anew")
+	s.register(fs)
+	if err := parse(fs, args); err != nil {
+		return err
+	}
+	if *rounds < 1 || *pause < 0 {
+		return fmt.Errorf("-rounds is %d and -pause %v, expected at least 1 and 0", *rounds, *pause)
+	}
+	s.procs = cmp.Or(s.procs, max(1, runtime.NumCPU()/2))
+	runtime.GOMAXPROCS(s.procs)
+	ends, err := findPeers()
+	if err != nil {
+		return err
+	}
+	kinds, err := startVictims(ctx, s, ends)
+	defer func() {
+		for _, v := range kinds {
+			v.stop()
+		}
+	}()
+	if err != nil {
+		return err
+	}
+	for round := range *rounds {
+		progress("round %d/%d", round+1, *rounds)
+		for _, v := range kinds {
+			if err := v.fail(ctx, v); err != nil {
+				return fmt.Errorf("%s: %w", v.name, err)
+			}
+			time.Sleep(*pause)
+		}
+	}
+	progress("")
+	r := newFailoverReport(kinds)
+	if err := r.write(os.Stdout); err != nil {
+		return err
+	}
+	if *jsonPath != "" {
+		b, err := json.MarshalIndent(r, "", "  ")
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(*jsonPath, append(b, '\n'), 0o644); err != nil {
+			return err
+		}
+	}
+	if *check && r.Gain < minFailoverGain {
+		return fmt.Errorf("below the floor: a standby link is %.1f times faster than a cold reconnect, at least %.1f expected", r.Gain, minFailoverGain)
+	}
+	return nil
+}
+
+// victim is a connection whose links are let die.
+type victim struct {
+	name    string
+	network *transport.Network
+	killer  *killer
+	server  *serverProcess
+	fail    func(context.Context, *victim) error
+	conn    *rpc.Conn // nil where each death makes another
+	resumed []float64 // µs from the death of a link until frames could leave again
+	gap     []float64 // µs from then to the reply of the first call
+}
+
+func startVictims(ctx context.Context, s settings, ends peers) (kinds []*victim, err error) {
+	for _, kind := range []struct {
+		name, pool string
+		standby    int
+		fail       func(context.Context, *victim) error
+	}{
+		{"to a standby link", "warm", 1, killLink},
+		{"to TCP", "warm", -1, killLink},
+		{"cold reconnect", "cold", -1, reconnectCold},
+	} {
+		s.transport, s.pool = "rdma", kind.pool
+		v := &victim{name: kind.name, fail: kind.fail}
+		if v.network, err = s.network(ends.client.addr); err != nil {
+			return kinds, err
+		}
+		v.killer = &killer{Fabric: v.network.Fabric}
+		v.network.Fabric = v.killer
+		v.network.Config.FastLink = transport.PreferFastLink
+		v.network.Config.Standby = kind.standby
+		v.network.Config.ReturnAfter = 50 * time.Millisecond
+		kinds = append(kinds, v)
+		if v.server, err = startServer(ctx, s, ends.server.addr+":0"); err != nil {
+			return kinds, err
+		}
+	}
+	return kinds, nil
+}
+
+func (v *victim) stop() {
+	if v.conn != nil {
+		v.conn.Close() //nolint:errcheck // it is over
+	}
+	if v.server != nil {
+		v.server.stop()
+	}
+	v.network.Fabric = v.killer.Fabric
+	closeFabric(v.network)
+}
+
+var errKilled = errors.New("killed by the benchmark")
+
+// killLink lets the link die that carries calls, and makes the next call.
+func killLink(ctx context.Context, v *victim) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	if v.conn == nil {
+		conn, err := rpc.Dial(ctx, v.network, v.server.addr)
+		if err != nil {
+			return err
+		}
+		v.conn = conn
+	}
+	if err := v.ready(ctx); err != nil {
+		return err
+	}
+	before := v.conn.Transport()
+	died := time.Now()
+	v.killer.kill(before.Link.Epoch)
+	if err := callOnce(ctx, v.conn); err != nil {
+		return err
+	}
+	v.gap = append(v.gap, microseconds(time.Since(died)))
+	after := v.conn.Transport()
+	if after.Moves == before.Moves || after.Failover == 0 {
+		return fmt.Errorf("the calls did not move (%d moves, %v)", after.Moves, after.Kind)
+	}
+	v.resumed = append(v.resumed, microseconds(after.Failover))
+	return nil
+}
+
+// ready waits until the calls are on RDMA, with as many links standing by as
+// there should be.
+func (v *victim) ready(ctx context.Context) error {
+	for {
+		info := v.conn.Transport()
+		if info.Kind == transport.RDMA && info.Ready >= 1+max(0, v.network.Config.Standby) {
+			return callOnce(ctx, v.conn)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %v, %d links ready, %s", ctx.Err(), info.Kind, info.Ready, info.Reason)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// reconnectCold is what a library does that has a connection and nothing behind
+// it: it makes another.
+func reconnectCold(ctx context.Context, v *victim) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	died := time.Now()
+	conn, err := rpc.Dial(ctx, v.network, v.server.addr)
+	if err != nil {
+		return err
+	}
+	defer conn.Close() //nolint:errcheck // the call was answered
+	v.resumed = append(v.resumed, microseconds(time.Since(died)))
+	if kind := conn.Transport().Kind; kind != transport.RDMA {
+		return fmt.Errorf("it is over %v: %s", kind, conn.Transport().Reason)
+	}
+	if err := callOnce(ctx, conn); err != nil {
+		return err
+	}
+	v.gap = append(v.gap, microseconds(time.Since(died)))
+	return nil
+}
+
+func callOnce(ctx context.Context, conn *rpc.Conn) error {
+	_, err := echo.NewEchoClient(conn).Echo(ctx, &echo.Payload{Data: make([]byte, 64)})
+	return err
+}
+
+func microseconds(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
+
+// killer is a fabric whose links can be let die.
+type killer struct {
+	transport.Fabric
+	mu    sync.Mutex
+	links map[uint64]transport.Link // by epoch
+}
+
+func (k *killer) kill(epoch uint64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if l := k.links[epoch]; l != nil {
+		l.Close(errKilled)
+		delete(k.links, epoch)
+	}
+}
+
+func (k *killer) Prepare(ctx context.Context, local net.Addr) (transport.Half, error) {
+	half, err := k.Fabric.Prepare(ctx, local)
+	if err != nil {
+		return nil, err
+	}
+	return &mortalHalf{half, k}, nil
+}
+
+type mortalHalf struct {
+	transport.Half
+	k *killer
+}
+
+func (h *mortalHalf) Connect(ctx context.Context, epoch uint64, peer wire.QP) (transport.Link, error) {
+	link, err := h.Half.Connect(ctx, epoch, peer)
+	if err != nil {
+		return nil, err
+	}
+	h.k.mu.Lock()
+	defer h.k.mu.Unlock()
+	if h.k.links == nil {
+		h.k.links = map[uint64]transport.Link{}
+	}
+	h.k.links[epoch] = link
+	return link, nil
+}
+
+// failoverReport is what -json writes. Times are medians in µs.
+type failoverReport struct {
+	System string        `json:"system"`
+	Rows   []failoverRow `json:"rows"`
+	Gain   float64       `json:"gain"` // resumed of "cold reconnect" over that of "to a standby link"
+}
+
+type failoverRow struct {
+	Kind    string  `json:"kind"`
+	N       int     `json:"deaths"`
+	Resumed float64 `json:"resumed_us"` // from the death of a link until frames can leave again
+	P90     float64 `json:"resumed_p90_us"`
+	Gap     float64 `json:"gap_us"` // to the reply of the first call
+}
+
+func newFailoverReport(kinds []*victim) *failoverReport {
+	r := &failoverReport{System: systemName()}
+	at := func(values []float64, q float64) float64 {
+		values = slices.Sorted(slices.Values(values))
+		return values[int(q*float64(len(values)))]
+	}
+	for _, v := range kinds {
+		r.Rows = append(r.Rows, failoverRow{
+			Kind: v.name, N: len(v.resumed),
+			Resumed: at(v.resumed, .5), P90: at(v.resumed, .9), Gap: at(v.gap, .5),
+		})
+	}
+	r.Gain = r.Rows[len(r.Rows)-1].Resumed / r.Rows[0].Resumed
+	return r
+}
+
+func (r *failoverReport) write(w io.Writer) error {
+	fmt.Fprintf(w, "\nWhen the link dies that carries calls, medians in µs, %s\n\n", r.System)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "\tdeaths\tframes leave again\tp90\tfirst reply\t")
+	for _, row := range r.Rows {
+		fmt.Fprintf(t, "%s\t%d\t%.0f\t%.0f\t%.0f\t\n", row.Kind, row.N, row.Resumed, row.P90, row.Gap)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "\nA standby link is %.1f times faster than a cold reconnect.\n", r.Gain)
+	return nil
+}
