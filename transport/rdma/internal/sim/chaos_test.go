@@ -146,20 +146,13 @@ func (c *chaos) pairsOf(m machine) (pairs []pair) {
 	return pairs
 }
 
-// excuseControl says that the control connections of pairs may fail.
-func (c *chaos) excuseControl(why string, pairs ...pair) (end func()) {
-	if sessionsResume {
-		return func() {}
-	}
-	return c.w.model.excuse(why, pairs...)
-}
-
-// without is how long a session lives without any link.
-const without = time.Second
+// without is how long every session lives without any link: half of the
+// shortest Config.ResumeWithin of a plan, for it has to be resumed within that.
+const without = shortestResume / 2
 
 // excuseCut says that the pairs cannot talk for a time.
 func (c *chaos) excuseCut(why string, d time.Duration, pairs ...pair) (end func()) {
-	if sessionsResume && d < without {
+	if d < without {
 		return func() {}
 	}
 	return c.w.model.excuse(why, pairs...)

@@ -12,10 +12,6 @@ import (
 	"github.com/verbena-rpc/verbena/rpc"
 )
 
-// sessionsResume says that a session outlives its control connection while
-// both processes live.
-const sessionsResume = false
-
 // fastLinksReconsidered says that a session that began without a device on one
 // side comes to RDMA once there is one.
 const fastLinksReconsidered = false
@@ -51,8 +47,11 @@ type model struct {
 }
 
 // inOrder are calls that are executed in the order they were made: inline ones
-// of one caller in one session.
-type inOrder struct{ caller, session int }
+// of one caller on one connection with one process.
+type inOrder struct {
+	caller, conn int
+	by           *service
+}
 
 // pair is a client and a server.
 type pair struct{ client, server int }
@@ -79,9 +78,9 @@ func (m *model) execute(s *service, zero int, req []byte) *call {
 		m.w.violate("a handler of %s got a request that nobody made: %d bytes, %x…", s.name, len(req), req[:min(len(req), 64)])
 		return nil
 	}
-	session := 0
+	conn := 0
 	if c.size > 0 {
-		session = int(binary.LittleEndian.Uint64(req[8:]))
+		conn = int(binary.LittleEndian.Uint64(req[8:]))
 		binary.LittleEndian.PutUint64(req[8:], 0)
 		want := make([]byte, c.size)
 		fill(want, c.id, 0)
@@ -102,9 +101,9 @@ func (m *model) execute(s *service, zero int, req []byte) *call {
 		m.w.violate("%v: executed after its caller was told that it was not", c)
 	}
 	if c.method == methodInline {
-		k := inOrder{c.caller, session}
+		k := inOrder{c.caller, conn, s}
 		if m.lastSeen[k] > c.id {
-			m.w.violate("%v: executed after call %d of the same caller and session", c, m.lastSeen[k])
+			m.w.violate("%v: executed after call %d of the same caller and connection", c, m.lastSeen[k])
 		}
 		m.lastSeen[k] = c.id
 	}

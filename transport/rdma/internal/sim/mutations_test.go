@@ -16,7 +16,7 @@ func TestMutations(t *testing.T) {
 		t.Skip("it builds the package again for each mutation")
 	}
 	const within = 1000 // seeds
-	for _, m := range []string{"drain", "epoch"} {
+	for _, m := range []string{"drain", "epoch", "duplicates"} {
 		t.Run(m, func(t *testing.T) {
 			binary := filepath.Join(t.TempDir(), "sim.test")
 			out, err := exec.Command("go", "test", "-c", "-tags", "verbena_mutate_"+m, "-o", binary, ".").CombinedOutput()

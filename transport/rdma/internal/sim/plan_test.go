@@ -94,6 +94,8 @@ func newPlan(seed uint64) *plan {
 	return p
 }
 
+const shortestResume = 2 * time.Second
+
 func newMachine(r *rand.Rand, kind byte, i int) machine {
 	net := map[byte]byte{'c': 1, 's': 2}[kind]
 	m := machine{
@@ -109,10 +111,13 @@ func newMachine(r *rand.Rand, kind byte, i int) machine {
 			Strict: true,
 		},
 		network: transport.Config{
-			PayloadSum:  chance(r, 0.3),
-			ReturnAfter: between(r, 20*time.Millisecond, 500*time.Millisecond),
-			RetryAfter:  between(r, 20*time.Millisecond, 500*time.Millisecond),
-			Retain:      pick(r, 0, 1<<20),
+			PayloadSum:   chance(r, 0.3),
+			ReturnAfter:  between(r, 20*time.Millisecond, 500*time.Millisecond),
+			RetryAfter:   between(r, 20*time.Millisecond, 500*time.Millisecond),
+			Retain:       pick(r, 0, 1<<20),
+			Keepalive:    pick(r, 300*time.Millisecond, time.Second, 15*time.Second),
+			ResumeWithin: pick(r, shortestResume, 4*time.Second),
+			Standby:      pick(r, -1, 0, 0, 2),
 		},
 	}
 	return m

@@ -27,7 +27,7 @@ func TestAbandoned(t *testing.T) {
 		require.NoError(t, b.qp.Modify(toReset, verbs.AttrState))
 		require.EqualValues(t, 1, f.Stats().Abandoned, "a completion was not polled")
 
-		a, b = pair(t, f, 8)
+		a, _ = pair(t, f, 8)
 		a.recv(1, 8)
 		require.NoError(t, a.qp.Modify(toReset, verbs.AttrState))
 		require.EqualValues(t, 2, f.Stats().Abandoned, "a receive had no completion")
