@@ -139,6 +139,7 @@ func TestWatchPorts(t *testing.T) {
 		require.Error(t, f.Usable(ends[0].addr))
 		sim.SetPort("a", "sim0", 1, true)
 		for range 5 {
+			time.Sleep(settleTime / 10)
 			sim.Raise("a", "sim0", verbs.AsyncEvent{Type: verbs.EventGIDChange, Port: 1})
 		}
 		time.Sleep(time.Second)
