@@ -7,7 +7,7 @@ BIN         := $(CURDIR)/bin
 VM          := $(BIN)/verbena-vm
 
 # Packages whose tests need an RDMA device: run in the VM, one boot each.
-VM_PACKAGES := ./transport/rdma ./transport/rdma/internal/qpstate ./transport/rdma/internal/verbs/ibverbs ./transport/rdma/internal/verbs/uverbs ./internal/e2e ./bench
+VM_PACKAGES := ./transport/rdma ./transport/rdma/internal/qpstate ./transport/rdma/internal/verbs/ibverbs ./transport/rdma/internal/verbs/uverbs ./internal/e2e ./internal/faults ./bench
 
 # Processes that share the seeds of `make sim`; each world uses one processor.
 SIM_JOBS := $(shell nproc 2>/dev/null || echo 2)
@@ -17,7 +17,7 @@ TEST_TIMEOUT := 10m
 VM_TIMEOUT   := 15m
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build generate lint cross unit sim vm examples test bench bench-connect floors fuzz clean
+.PHONY: help setup build generate lint cross unit sim faults vm examples test bench bench-connect floors fuzz clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,10 @@ unit: ## unit tests and conformance suites on the simulated device, under the ra
 sim: ## simulated worlds full of faults: SEEDS=n of them (default 1000), or SEED=k alone, with its trace
 	$(GO) test -count=1 -v -timeout 0 -run '^TestWorlds$$' ./transport/rdma/internal/sim \
 	  $(if $(SEED),-sim.seed=$(SEED) -sim.seeds=1 -sim.tries=100 -sim.trace,-sim.seeds=$(or $(SEEDS),1000) -sim.jobs=$(SIM_JOBS))
+
+faults: setup ## real faults under calls, in the VM: FAULTS=n of them (default 500), SEED=k, ONLY=regexp; table in fault-results/
+	$(GO) test -count=1 -v -timeout 0 -run '^TestFaults$$' -exec "$(VM) run -timeout 3h -out /out/=$(CURDIR)/fault-results --" \
+	  ./internal/faults -faults $(or $(FAULTS),500) -seed $(or $(SEED),0) -only '$(ONLY)' -out /out
 
 vm: $(VM) ## the suites that need a real RDMA device, in the VM
 	@if $(VM) check; then \
@@ -89,7 +93,7 @@ fuzz: ## run every fuzz target for FUZZTIME (default 30s)
 	@.ci/fuzz $(FUZZTIME)
 
 clean: ## remove what was built here (the cache of downloads stays)
-	rm -rf $(BIN) bench-results
+	rm -rf $(BIN) bench-results fault-results
 
 $(VM): $(shell find internal/vm cmd/verbena-vm -name '*.go' 2>/dev/null) go.mod
 	@mkdir -p $(BIN)

@@ -11,7 +11,6 @@ import (
 	"os"
 	"runtime/pprof"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -29,26 +28,16 @@ const (
 	maxThink       = 40 * time.Millisecond // between two calls of a caller
 )
 
-// client makes calls from many goroutines and keeps a session to make them on.
-// Each caller writes its own place in calls.
+// client makes calls from many goroutines. Each caller writes its own place in
+// calls.
 type client struct {
-	network *transport.Network
-	addr    string
-	first   uint64 // id of the first call
-	file    *os.File
-	clock   runningClock
-	session atomic.Pointer[session]
-	left    atomic.Bool
-	paused  atomic.Bool
-	calls   [patientCallers + hastyCallers]atomic.Int64 // deadlines of those under way, or 0
-}
-
-// session is one connection with the server, replaced when it is over.
-type session struct {
-	conn *rpc.Conn
-	stub faultpb.LedgerClient
-	next chan struct{} // closed when there is another
-	said sync.Once     // why the first of its calls failed
+	first  uint64 // id of the first call
+	file   *os.File
+	clock  runningClock
+	conn   atomic.Pointer[rpc.Conn] // nil until there is one
+	paused atomic.Bool
+	said   atomic.Int64                                // the second in which an error was last printed
+	calls  [patientCallers + hastyCallers]atomic.Int64 // deadlines of those under way, or 0
 }
 
 // clientRole calls the server at an address from a local one. Its third
@@ -59,10 +48,9 @@ func clientRole(args []string) error {
 		return err
 	}
 	network, fabric := newNetwork(args[1])
-	c := &client{network: network, addr: args[0], first: incarnation << 48, file: records()}
-	c.session.Store(&session{next: make(chan struct{})})
+	c := &client{first: incarnation << 48, file: records()}
 	go c.clock.run()
-	go c.stayConnected()
+	go c.connect(network, args[0])
 	go c.watch()
 	for i := range c.calls {
 		go c.caller(i)
@@ -72,7 +60,7 @@ func clientRole(args []string) error {
 		case pause, resume:
 			c.paused.Store(o == pause)
 		case leave:
-			c.leave()
+			c.conn.Load().Close()
 		}
 		s := c.status()
 		s.Held = held(fabric)
@@ -82,7 +70,7 @@ func clientRole(args []string) error {
 
 func (c *client) status() status {
 	var s status
-	if conn := c.session.Load().conn; conn != nil {
+	if conn := c.conn.Load(); conn != nil {
 		info := conn.Transport()
 		s.Kind, s.Reason, s.Moves, s.MTU = info.Kind.String(), info.Reason, info.Moves, info.Link.MTU
 	}
@@ -106,26 +94,17 @@ func (c *client) watch() {
 	_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 1)
 }
 
-// stayConnected dials, and dials again when a session is over.
-func (c *client) stayConnected() {
-	for !c.left.Load() {
+// connect dials until there is a server. What comes after is the Conn's part.
+func (c *client) connect(network *transport.Network, addr string) {
+	for {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		conn, err := rpc.Dial(ctx, c.network, c.addr)
+		conn, err := rpc.Dial(ctx, network, addr)
 		cancel()
-		if err != nil {
-			time.Sleep(20*time.Millisecond + rand.N(40*time.Millisecond))
-			continue
+		if err == nil {
+			c.conn.Store(conn)
+			return
 		}
-		s := &session{conn: conn, stub: faultpb.NewLedgerClient(conn), next: make(chan struct{})}
-		close(c.session.Swap(s).next)
-		<-conn.Done()
-	}
-}
-
-func (c *client) leave() {
-	c.left.Store(true)
-	if conn := c.session.Load().conn; conn != nil {
-		conn.Close()
+		time.Sleep(maxThink)
 	}
 }
 
@@ -140,45 +119,32 @@ func (c *client) caller(place int) {
 		}
 		// Whoever pauses the callers sees each either under way or paused.
 		c.calls[place].Store(int64(c.clock.now() + timeout))
-		s := c.session.Load()
-		if c.paused.Load() || s.conn == nil {
+		conn := c.conn.Load()
+		if c.paused.Load() || conn == nil {
 			c.calls[place].Store(0)
 			continue
 		}
-		rec := c.call(s, c.first|uint64(place)<<32|n, timeout)
+		rec := c.call(faultpb.NewLedgerClient(conn), c.first|uint64(place)<<32|n, timeout)
 		rec.Hasty = hasty
 		if _, err := c.file.Write(rec.Append(buf)); err != nil {
 			panic(err)
 		}
 		c.calls[place].Store(0)
-		if rec.Outcome == NotExecuted || rec.Outcome == MaybeExecuted {
-			c.awaitNext(s)
-		}
-	}
-}
-
-// awaitNext waits for another session if this one is over.
-func (c *client) awaitNext(s *session) {
-	select {
-	case <-s.conn.Done():
-		<-s.next
-	case <-time.After(maxThink):
 	}
 }
 
 // call makes one call and says how it ended.
-func (c *client) call(s *session, id uint64, timeout time.Duration) Record {
+func (c *client) call(stub faultpb.LedgerClient, id uint64, timeout time.Duration) Record {
 	deadline := c.clock.now() + timeout
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	want := randomSize()
-	reply, err := s.stub.Enter(ctx, &faultpb.Entry{Id: id, Data: pattern(id, randomSize()), Reply: uint32(want)})
+	reply, err := stub.Enter(ctx, &faultpb.Entry{Id: id, Data: pattern(id, randomSize()), Reply: uint32(want)})
 	rec := Record{ID: id, Outcome: outcomeOf(err), Late: rpc.CodeOf(err) == rpc.DeadlineExceeded, Overrun: c.clock.now() - deadline}
-	if err != nil && !rec.Late {
-		s.said.Do(func() { fmt.Fprintln(os.Stderr, "client:", err) })
-	}
 	if err == nil {
 		rec.Wrong = reply.Id != id || !bytes.Equal(reply.Data, pattern(^id, want))
+	} else if now := time.Now().Unix(); !rec.Late && c.said.Swap(now) != now {
+		fmt.Fprintln(os.Stderr, "client:", err)
 	}
 	return rec
 }

@@ -52,8 +52,8 @@ func allFaults() []fault {
 		{name: "kill -9 of the client", hold: short, inject: killClient},                           // cases 4, 18, 67
 		{name: "SIGSTOP of the server", survives: true, hold: long, inject: stop(theServer)},       // case 29
 		{name: "SIGSTOP of the client", survives: true, hold: long, inject: stop(theClient)},       // case 29
-		{name: "TCP reset at the client", hold: short, inject: reset("dport")},                     // case 65
-		{name: "TCP reset at the server", hold: short, inject: reset("sport")},                     // case 65
+		{name: "TCP reset at the client", survives: true, hold: short, inject: reset("dport")},     // case 65
+		{name: "TCP reset at the server", survives: true, hold: short, inject: reset("sport")},     // case 65
 		{name: "RLIMIT_MEMLOCK 64 KiB", hold: short, inject: restrictMemory},                       // case 50
 		{name: "QPs exhausted at the client", survives: true, hold: short, inject: exhaust(sideA)}, // case 51
 		{name: "QPs exhausted at the server", survives: true, hold: short, inject: exhaust(sideB)}, // case 51
@@ -64,8 +64,8 @@ func allFaults() []fault {
 	}
 	for _, s := range sides {
 		all = append(all,
-			fault{name: "link down " + s.netdev, survives: true, hold: long, inject: linkDown(s)},              // case 58
-			fault{name: "device removed " + s.device, hold: short, limit: reappearLimit, inject: removeDev(s)}, // case 61
+			fault{name: "link down " + s.netdev, survives: true, hold: long, inject: linkDown(s)},                              // case 58
+			fault{name: "device removed " + s.device, survives: true, hold: short, limit: reappearLimit, inject: removeDev(s)}, // case 61
 		)
 	}
 	for _, d := range []struct{ name, match string }{
@@ -178,8 +178,7 @@ func exhaust(s side) func(*world) (injection, error) {
 	}
 }
 
-// restartExhausted starts a server that can make no QP, and so says in its HELLO.
-// A session that began so stays on TCP; the next one must not.
+// restartExhausted starts a server that can make no QP.
 func restartExhausted(w *world) (injection, error) {
 	release, err := w.hog(sideB)
 	if err != nil {
@@ -191,8 +190,7 @@ func restartExhausted(w *world) (injection, error) {
 	seen := func() bool {
 		return w.clientIs(func(s status) bool { return s.Kind == "tcp" && strings.Contains(s.Reason, sideB.device) })
 	}
-	end := func() error { return errors.Join(release(), w.client.kill(), w.startClient(launch{})) }
-	return injection{seen, end}, nil
+	return injection{seen, release}, nil
 }
 
 // Devices and addresses.
@@ -209,7 +207,7 @@ func linkDown(s side) func(*world) (injection, error) {
 
 // removeDev removes a device. rxe cannot take it from a process that has it
 // open, so that the kernel waits (in rdma link del) until all have let go; no
-// event tells them. Those that do not are killed.
+// event tells them.
 func removeDev(s side) func(*world) (injection, error) {
 	return func(w *world) (injection, error) {
 		node, err := verbsNode(s.device)
@@ -220,19 +218,29 @@ func removeDev(s side) func(*world) (injection, error) {
 		if err := removal.Start(); err != nil {
 			return injection{}, err
 		}
+		removed := make(chan error, 1)
+		go func() { removed <- removal.Wait() }()
 		seen := func() bool { return !exists(node) }
 		end := func() error {
-			killed := errors.Join(w.client.kill(), w.server.kill())
-			if err := errors.Join(killed, removal.Wait()); err != nil {
-				return err
-			}
+			err := w.awaitRemoval(removed)
 			if exists("/sys/class/infiniband/" + s.device) {
-				return fmt.Errorf("%s was removed and is there", s.device)
+				err = errors.Join(err, fmt.Errorf("%s was removed and is there", s.device))
 			}
 			_, added := run("", "rdma", "link", "add", s.device, "type", "rxe", "netdev", s.netdev)
-			return errors.Join(added, w.startServer(launch{}), w.startClient(launch{}))
+			return errors.Join(err, added)
 		}
 		return injection{seen, end}, nil
+	}
+}
+
+// awaitRemoval waits until both processes have let go of a device; those that
+// do not in time are ended.
+func (w *world) awaitRemoval(removed <-chan error) error {
+	select {
+	case err := <-removed:
+		return err
+	case <-time.After(reappearLimit):
+		return errors.Join(fmt.Errorf("a removed device is still open %v later", reappearLimit), w.renew(), <-removed)
 	}
 }
 

@@ -62,7 +62,7 @@ func newWorld(dir string) (*world, error) {
 	if err := errors.Join(w.startServer(launch{}), w.startClient(launch{})); err != nil {
 		return nil, err
 	}
-	_, err := w.recovered(time.Now(), time.Minute)
+	_, err := w.recovered(time.Now(), giveUp)
 	return w, err
 }
 
@@ -140,11 +140,16 @@ func (w *world) await(what string, such func(status) bool) error {
 	return nil
 }
 
-// recovered waits until the client's calls are on RDMA and as many have been
-// answered as there are callers, so that one of them began on it. It returns
+// giveUp is how long after a fault a run waits for RDMA at most, to say how
+// long it took, before both processes are started anew.
+const giveUp = 30 * time.Second
+
+// recovered waits until the client's calls are on RDMA and more have been
+// answered than there are callers, so that one of them began on it. It returns
 // the time since then.
 func (w *world) recovered(since time.Time, limit time.Duration) (time.Duration, error) {
 	answered := -1
+	var last status // before RDMA
 	for {
 		s, err := w.client.ask(tell)
 		if err == nil {
@@ -155,14 +160,17 @@ func (w *world) recovered(since time.Time, limit time.Duration) (time.Duration, 
 		case err != nil:
 			return took, err
 		case s.Kind != "rdma":
-			answered = -1
+			answered, last = -1, s
 		case answered < 0:
 			answered = w.ledger.OK
 		case w.ledger.OK > answered+patientCallers+hastyCallers:
+			if took > limit {
+				return took, fmt.Errorf("calls were back on RDMA after %v, %v are allowed; before: %+v", took, limit, last)
+			}
 			return took, nil
 		}
-		if took > limit {
-			return took, fmt.Errorf("%v later calls are not back on RDMA: %+v", limit, s)
+		if took > giveUp {
+			return took, errors.Join(fmt.Errorf("%v later calls are not back on RDMA: %+v", giveUp, s), w.renew())
 		}
 		time.Sleep(20 * time.Millisecond)
 	}

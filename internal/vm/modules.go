@@ -18,7 +18,8 @@ var baseModules = []string{
 	"virtio_pci", "virtio_console", // the control port
 	"9pnet_virtio", "9p", "overlay", // the root
 	"crc32_generic", "crc32_pclmul", "rdma_rxe", "ib_uverbs", "rdma_ucm", "veth",
-	"sch_netem", // faults on the wire
+	"sch_netem", "sch_ingress", "cls_u32", "cls_matchall", "cls_basic", "em_cmp", "act_gact", // faults on the wire
+	"tcp_diag", // ss -K, which resets connections
 }
 
 // moduleTree finds and reads the modules of one kernel release. Module names
