@@ -46,6 +46,7 @@ func (s *Session) startAttempt(epoch uint64, work func(ctx context.Context, a *a
 	s.try = a
 	s.info.Attempts++
 	s.spawnLocked(func() {
+		defer cancel(nil)
 		defer stop()
 		p, err := work(ctx, a)
 		if !s.concluded(a, p, err) && p != nil {
@@ -70,14 +71,10 @@ func (s *Session) offer(ctx context.Context, a *attempt) (*path, error) {
 	own := half.Offer()
 	own.Epoch = a.epoch
 	s.tell(a, wire.QPOffer, own.Append(nil))
-	var peer wire.QP
-	select {
-	case peer = <-a.answer:
-	default:
-		if peer, err = await(ctx, a, a.answer, nil); err != nil {
-			half.Abort()
-			return nil, err
-		}
+	peer, err := await(ctx, a, a.answer, nil)
+	if err != nil {
+		half.Abort()
+		return nil, err
 	}
 	p, err := s.connect(ctx, a, half, peer)
 	if err != nil {
@@ -111,7 +108,7 @@ func (s *Session) accept(ctx context.Context, a *attempt, peer wire.QP) (*path, 
 	if _, err := await(ctx, a, a.ready, p.gone); err != nil {
 		return p, err
 	}
-	for !s.lane.out.narrow() {
+	for !s.lane.out.fits(p.link.MaxPayload()) {
 		if _, err := await(ctx, a, a.narrow, p.gone); err != nil {
 			return p, err
 		}
@@ -223,6 +220,7 @@ func (s *Session) concluded(a *attempt, p *path, err error) bool {
 func (s *Session) arrived(p *path) {
 	p.since = time.Now()
 	s.fast = append(s.fast, p)
+	s.relimit()
 	if !s.client {
 		s.post(p, ownFrame{kind: wire.Ready})
 	}
@@ -315,10 +313,14 @@ func (s *Session) abandoned(epoch uint64, text string) {
 func (s *Session) narrowed() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.noteNarrowed()
+	s.steer()
+}
+
+func (s *Session) noteNarrowed() {
 	if s.try != nil {
 		offer1(s.try.narrow, struct{}{})
 	}
-	s.steer()
 }
 
 // offer1 puts v into a channel of one, unless it is full.

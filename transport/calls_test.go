@@ -171,7 +171,7 @@ func TestLinkAndControlDie(t *testing.T) {
 				c, s := connectOver(t, networkOf(m, fc), networkOf(m, &fabric{}))
 				exchange(t, c, s)
 				if name == "server is gone" {
-					m.refuses = true
+					m.refuses.Store(true)
 				}
 				fc.kill(errTest)
 				m.cut()

@@ -22,7 +22,7 @@ type memory struct {
 	listener *memoryListener
 	wires    map[uint64]net.Conn // by epoch: the end that the second side takes
 	control  []net.Conn          // of control links
-	refuses  bool                // new connections
+	refuses  atomic.Bool         // new connections
 	all      []*stallable
 }
 
@@ -95,9 +95,9 @@ func (m *memory) Listen(string) (transport.Listener, error) {
 
 func (m *memory) pipe(ctx context.Context) (net.Conn, error) {
 	m.mu.Lock()
-	l, refuses := m.listener, m.refuses
+	l := m.listener
 	m.mu.Unlock()
-	if l == nil || refuses {
+	if l == nil || m.refuses.Load() {
 		return nil, syscall.ECONNREFUSED
 	}
 	a, b := m.newPipe()
@@ -146,6 +146,9 @@ type fabric struct {
 	live     atomic.Int32  // halves and links that exist
 	prepared atomic.Int32  // calls of Prepare
 	narrow   int           // MaxPayload of links; 0: as it comes
+
+	// eats is asked of each frame that is given to a link: true: it is lost.
+	eats func(l *fastLink, h *wire.Header) bool
 
 	fuse  atomic.Int64 // frames of lanes until the link dies that carries the last; 0: for ever
 	mu    sync.Mutex
@@ -234,6 +237,13 @@ func (l *fastLink) MaxPayload() int {
 	return l.Link.MaxPayload()
 }
 
+func (l *fastLink) Reserve(ctx context.Context, class transport.Class, n int) (transport.Slot, error) {
+	if n > l.MaxPayload() {
+		return transport.Slot{}, &transport.TooLargeError{Size: n, Max: l.MaxPayload()}
+	}
+	return l.Link.Reserve(ctx, class, n)
+}
+
 func (l *fastLink) started() {
 	if l.f.dies != nil {
 		l.Close(l.f.dies)
@@ -241,7 +251,7 @@ func (l *fastLink) started() {
 }
 
 func (l *fastLink) Commit(s transport.Slot, h *wire.Header) error {
-	if l.f.lost && h.Kind == wire.Ready {
+	if l.f.lost && h.Kind == wire.Ready || l.f.eats != nil && l.f.eats(l, h) {
 		l.Discard(s)
 		return nil
 	}

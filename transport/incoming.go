@@ -69,7 +69,7 @@ func (in *incoming) check(p *path, h *wire.Header) (wanted bool, err error) {
 	want := in.expected.Load()
 	switch {
 	case h.Lane != LaneID:
-		return false, &wire.ParseError{Field: "lane", Got: uint64(h.Lane), Want: "1, the lane of the session"}
+		return false, errLane(h)
 	case h.Seq == want:
 		return true, nil
 	case mutateDuplicates:
@@ -79,6 +79,10 @@ func (in *incoming) check(p *path, h *wire.Header) (wanted bool, err error) {
 		return false, nil
 	}
 	return false, &wire.ParseError{Field: "seq", Got: uint64(h.Seq), Want: fmt.Sprintf("%#x, the next one", want)}
+}
+
+func errLane(h *wire.Header) error {
+	return &wire.ParseError{Field: "lane", Got: uint64(h.Lane), Want: "1, the lane of the session"}
 }
 
 // frame takes in a frame whose payload is there. It returns a message and true

@@ -46,7 +46,7 @@ func (s *Session) listen(p *path) {
 		p.counted, p.silent = heard, 0
 		return
 	}
-	if p.silent++; p.silent > ticks {
+	if p.silent++; p.silent >= ticks {
 		p.link.Close(&SilentError{s.cfg.Keepalive})
 		return
 	}

@@ -45,10 +45,14 @@ func (l *Lane) MaxPayload() int { return int(l.out.limit.Load()) }
 func (l *Lane) Reserve(ctx context.Context, class Class, n int) (Slot, error) {
 	slot, err := l.reserve(ctx, class, n)
 	if err == errTooWide {
-		buf := pool.Get(n)
-		return Slot{Payload: buf.Bytes(), Buf: buf, wide: true}, nil
+		return wideSlot(n), nil
 	}
 	return slot, err
+}
+
+func wideSlot(n int) Slot {
+	buf := pool.Get(n)
+	return Slot{Payload: buf.Bytes(), Buf: buf, wide: true}
 }
 
 func (l *Lane) reserve(ctx context.Context, class Class, n int) (Slot, error) {
@@ -63,10 +67,21 @@ func (l *Lane) reserve(ctx context.Context, class Class, n int) (Slot, error) {
 // to be. An error means that the session has ended.
 func (l *Lane) Commit(slot Slot, h *wire.Header) error {
 	h.Total = uint32(len(slot.Payload))
-	if slot.wide {
-		return l.sendLater(*h, slot.Buf)
+	if !slot.wide {
+		err := l.commit(slot, h)
+		if err == nil {
+			return nil
+		}
+		if err != errTooWide {
+			l.Discard(slot)
+			return err
+		}
+		wide := wideSlot(len(slot.Payload))
+		copy(wide.Payload, slot.Payload)
+		l.Discard(slot)
+		slot = wide
 	}
-	return l.commit(slot, h)
+	return l.sendLater(*h, slot.Buf)
 }
 
 // Discard gives the slot back unused.
@@ -78,6 +93,7 @@ func (l *Lane) Discard(slot Slot) {
 	l.out.discard(slot)
 }
 
+// commit sends the frame in the slot, which on error is still the caller's.
 func (l *Lane) commit(slot Slot, h *wire.Header) error {
 	h.Lane = LaneID
 	if l.s.sums && len(slot.Payload) > 0 {
@@ -85,7 +101,6 @@ func (l *Lane) commit(slot Slot, h *wire.Header) error {
 	}
 	pump, err := l.out.send(slot, h, l.in.say())
 	if err != nil {
-		l.Discard(slot)
 		return err
 	}
 	if pump != nil {
@@ -145,7 +160,11 @@ func (l *Lane) sendFrame(ctx context.Context, class Class, h *wire.Header, paylo
 	}
 	copy(slot.Payload, payload)
 	h.Total = uint32(total)
-	return l.commit(slot, h)
+	err = l.commit(slot, h)
+	if err != nil {
+		l.Discard(slot)
+	}
+	return err
 }
 
 func (l *Lane) sendChunks(ctx context.Context, h *wire.Header, msg []byte) error {

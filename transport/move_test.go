@@ -48,14 +48,14 @@ func TestControlCut(t *testing.T) {
 		c, s := connectOver(t, networkOf(m, &fabric{}), networkOf(m, &fabric{}))
 		exchange(t, c, s)
 		epoch := c.Transport().Link.Epoch
-		m.refuses = true
+		m.refuses.Store(true)
 		m.cut()
 		for range 60 {
 			exchange(t, c, s)
 			time.Sleep(time.Second)
 		}
 		require.Zero(t, c.Transport().Resumes)
-		m.refuses = false
+		m.refuses.Store(false)
 		time.Sleep(6 * time.Second)
 		for _, p := range []peer{c, s} {
 			require.Equal(t, 1, p.Transport().Resumes)
@@ -130,7 +130,7 @@ func TestKeepalive(t *testing.T) {
 			c, s := connectOver(t, cn, sn)
 			time.Sleep(time.Hour)
 			require.Zero(t, c.Transport().Resumes, "an idle link was closed")
-			m.refuses = true
+			m.refuses.Store(true)
 			m.stall()
 			if busy {
 				for i := range uint64(100) {
@@ -155,7 +155,7 @@ func TestProbe(t *testing.T) {
 		m := newMemory()
 		c, s := connectOver(t, networkOf(m, &fabric{}), networkOf(m, &fabric{}))
 		exchange(t, c, s)
-		m.refuses = true
+		m.refuses.Store(true)
 		m.stall()
 		m.cut()
 		start := time.Now()

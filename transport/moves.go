@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/verbena-rpc/verbena/transport/wire"
@@ -17,12 +18,16 @@ import (
 
 // best is the path that should carry the lane; nil if none may.
 func (s *Session) best() *path {
-	if s.prefer != TCP && s.unable == "" {
-		if p := s.carrying; p != nil && p.fast() {
-			return p
+	if s.unable == "" && (s.prefer != TCP || s.control == nil) {
+		for _, p := range [...]*path{s.target, s.carrying} {
+			if p != nil && p.fast() {
+				return p
+			}
 		}
-		if len(s.fast) > 0 {
-			return s.fast[0]
+		for _, p := range s.fast {
+			if s.lane.out.fits(p.link.MaxPayload()) { // else narrowed calls again
+				return p
+			}
 		}
 		if s.cfg.FastLink == RequireFastLink || s.try != nil && !s.isSettled() {
 			return nil // the first attempt decides
@@ -37,25 +42,27 @@ func (s *Session) steer() {
 		return
 	}
 	p := s.best()
-	switch {
-	case p == nil || p == s.target || p == s.carrying && s.target == nil:
+	if p == nil || p == s.target || p == s.carrying && s.target == nil {
 		return
-	case p.fast() && !s.lane.out.narrow():
-		return // narrowed calls again
 	}
 	s.move++
 	s.target = p
-	s.enter(p, s.move, false)
+	s.enter(p)
 }
 
-// enter says MOVE on p, as soon as there is room for it. The client's lane goes
-// on there at once where the server has taken in all that was sent, else with
-// the server's answer; the server's goes on in any case. Callers hold mu.
-func (s *Session) enter(p *path, move uint32, answers bool) {
-	if slot, err := p.link.Reserve(now, Control, 0); err == nil {
-		s.enterWith(p, move, answers, slot)
+// enter says the newest MOVE on p, its target, as soon as there is room for it.
+// The client's lane goes on there at once where the server has taken in all that
+// was sent, else with the server's answer; the server's goes on in any case.
+// Callers hold mu.
+func (s *Session) enter(p *path) {
+	if p.entering {
 		return
 	}
+	if slot, err := p.link.Reserve(now, Control, 0); err == nil {
+		s.enterWith(p, slot)
+		return
+	}
+	p.entering = true
 	s.spawnLocked(func() {
 		slot, err := p.link.Reserve(s.ctx, Control, 0)
 		if err != nil {
@@ -63,92 +70,79 @@ func (s *Session) enter(p *path, move uint32, answers bool) {
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.enterWith(p, move, answers, slot)
+		p.entering = false
+		s.enterWith(p, slot)
 	})
 }
 
-func (s *Session) enterWith(p *path, move uint32, answers bool, slot Slot) {
-	if s.err != nil || s.move != move || p.isGone() {
+func (s *Session) enterWith(p *path, slot Slot) {
+	out, c := &s.lane.out, newCarrier(p.link, s.move)
+	waits := s.client && !out.idle()
+	if s.err != nil || s.target != p || !out.announce(c, slot, s.lane.in.say()) {
 		p.link.Discard(slot)
 		return
 	}
-	out, next := &s.lane.out, s.lane.in.say()
-	if !answers && !out.idle() {
-		err := p.link.Commit(slot, moveHeader(move, next))
-		if err != nil {
-			p.link.Discard(slot)
-			return
-		}
-		p.link.Flush()
-		return
-	}
-	pump, ok := out.bind(newCarrier(p.link, move), &slot, next)
-	if !ok {
-		p.link.Discard(slot)
-		return
+	if !waits {
+		s.carry(p, c)
 	}
 	p.link.Flush()
-	s.startPump(pump)
-	s.carry(p)
+	if !s.client {
+		s.target = nil
+	}
 }
 
 // takeMove takes in MOVE.
 func (s *Session) takeMove(p *path, h *wire.Header) error {
-	err := s.checkMove(p, h)
-	if err != nil {
-		s.end("closed here", err, true)
-	}
-	return err
-}
-
-func (s *Session) checkMove(p *path, h *wire.Header) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err != nil {
 		return nil
 	}
 	if h.Lane != LaneID {
-		return &wire.ParseError{Field: "lane", Got: uint64(h.Lane), Want: "1, the lane of the session"}
+		return errLane(h)
 	}
 	ahead := int32(h.Arg - s.move)
-	switch {
-	case s.client && ahead > 0:
+	if s.client && ahead > 0 {
 		return &wire.ParseError{Field: "arg", Got: uint64(h.Arg), Want: fmt.Sprintf("at most %d, the newest MOVE", s.move)}
-	case s.client && (ahead < 0 || s.target != p), ahead < 0 || !s.client && ahead == 0:
+	}
+	answers := s.client && ahead == 0 && s.target == p
+	begins := !s.client && ahead > 0 && (p == s.control || slices.Contains(s.fast, p))
+	if !answers && !begins {
 		s.info.Stale++
 		return nil
 	}
-	if _, err := s.lane.out.acked(h.Ack); err != nil {
+	narrowed, err := s.lane.out.acked(h.Ack)
+	if err != nil {
 		return err
 	}
-	s.move = h.Arg
 	s.lane.in.move(p)
-	if !s.client {
-		s.enter(p, s.move, true)
-		return nil
+	if begins {
+		s.move, s.target = h.Arg, p
+		s.enter(p)
+	} else {
+		s.target = nil
+		s.carry(p, newCarrier(p.link, s.move))
 	}
-	s.target = nil
-	pump, ok := s.lane.out.bind(newCarrier(p.link, s.move), nil, 0)
-	if ok {
-		s.startPump(pump)
-		s.carry(p)
+	if narrowed {
+		s.noteNarrowed()
 	}
 	s.steer()
 	return nil
 }
 
-// carry notes that p carries the lane.
-func (s *Session) carry(p *path) {
+// carry lets p carry the lane. Callers hold mu.
+func (s *Session) carry(p *path, c *carrier) {
+	s.startPump(s.lane.out.bind(c))
 	if s.carrying == p {
 		return
 	}
 	if s.isSettled() {
 		s.info.Moves++
+		if s.carrying == nil {
+			s.info.Failover = time.Since(s.paused)
+		}
 	} else {
 		close(s.settled)
-	}
-	if s.carrying == nil {
-		s.info.Failover = time.Since(s.paused)
 	}
 	p.since = time.Now()
 	s.carrying = p
@@ -193,12 +187,15 @@ func (s *Session) linkEnded(p *path, err error) {
 
 // drop takes a dead link, or one that is to be closed, out of the session.
 func (s *Session) drop(p *path, err error) {
+	// Where the lane was on its way to p, the peer may not take it elsewhere any more.
+	if s.lane.out.lost(p.link) || s.carrying == p || s.target == p {
+		if s.carrying != nil {
+			s.paused = time.Now()
+		}
+		s.carrying = nil
+	}
 	if s.target == p {
 		s.target = nil
-	}
-	if s.lane.out.lost(p.link) || s.carrying == p {
-		s.carrying = nil
-		s.paused = time.Now()
 	}
 	if p.fast() {
 		s.fastEnded(p, err)
@@ -211,7 +208,7 @@ func (s *Session) drop(p *path, err error) {
 }
 
 func (s *Session) fastEnded(p *path, err error) {
-	i := indexOf(s.fast, p)
+	i := slices.Index(s.fast, p)
 	if i < 0 {
 		return // of an attempt, which knows
 	}
@@ -233,15 +230,6 @@ func (s *Session) fastEnded(p *path, err error) {
 	}
 }
 
-func indexOf(paths []*path, p *path) int {
-	for i := range paths {
-		if paths[i] == p {
-			return i
-		}
-	}
-	return -1
-}
-
 // MoveError says why an operator's move did not come about.
 type MoveError struct {
 	To  Kind
@@ -254,8 +242,8 @@ func (e *MoveError) Error() string {
 
 func (e *MoveError) Unwrap() error { return e.Err }
 
-// Migrate moves the lane to a link of that kind, and keeps it there until the
-// next Migrate or until that kind of link is gone. Calls in flight go with it.
+// Migrate moves the lane to a link of that kind, and keeps it there while there
+// is one, until the next Migrate. Calls in flight go with it.
 // It returns when the lane is there, or a *MoveError: the client alone moves
 // lanes, and a fast link has to be possible. ctx bounds the wait, and not the
 // preference.
@@ -269,6 +257,8 @@ func (s *Session) Migrate(ctx context.Context, to Kind) error {
 		return &MoveError{to, errors.New(s.unable)}
 	case to == TCP && s.cfg.FastLink == RequireFastLink:
 		return &MoveError{to, errors.New("a fast link is required")}
+	case to != TCP && to != s.network.Fabric.Kind():
+		return &MoveError{to, errors.New("there are no links of that kind")}
 	}
 	s.prefer = to
 	s.attemptNow()
@@ -300,7 +290,8 @@ func (s *Session) Migrate(ctx context.Context, to Kind) error {
 var errReconnect = errors.New("reconnect was asked for")
 
 // Reconnect closes all links of the session. Calls in flight go on on the new
-// ones, which the client makes at once.
+// ones, which the client makes at once. A session that requires a fast link
+// ends.
 func (s *Session) Reconnect() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

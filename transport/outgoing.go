@@ -35,7 +35,6 @@ type outgoing struct {
 
 	mu      sync.Mutex
 	carrier *carrier // nil: the lane pauses
-	move    uint32   // number of the newest carrier
 	sent    sentFrames
 	ended   error // the session has ended
 }
@@ -62,11 +61,11 @@ func (o *outgoing) setLimit(bytes int) {
 	o.sent.setNarrow(bytes)
 }
 
-// narrow says that all that is kept fits the limit.
-func (o *outgoing) narrow() bool {
+// fits says that all that is kept fits frames with so many bytes of payload.
+func (o *outgoing) fits(bytes int) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.sent.wide == 0
+	return o.sent.fits(bytes)
 }
 
 // reserve claims room for one frame, and where a link carries the lane on it.
@@ -122,14 +121,18 @@ func keep(s Slot) keptFrame {
 
 // send numbers the frame in the slot and sends it, or lets it be sent: pump is
 // the carrier that needs a pump for it. An error means that the session has
-// ended, and the slot is still the caller's.
+// ended, or errTooWide that the limit has come to be lower since the slot was
+// reserved; the slot is still the caller's.
 func (o *outgoing) send(slot Slot, h *wire.Header, ack uint32) (pump *carrier, err error) {
 	kept := keep(slot)
 	o.mu.Lock()
-	if o.ended != nil {
+	if err = o.ended; err == nil && len(slot.Payload) > o.sent.narrow {
+		err = errTooWide
+	}
+	if err != nil {
 		o.mu.Unlock()
 		kept.release()
-		return nil, o.ended
+		return nil, err
 	}
 	gone := slot.via != nil && slot.via == o.carrier && !o.sent.due()
 	o.sent.add(h, kept)
@@ -224,27 +227,37 @@ func (o *outgoing) acked(to uint32) (narrowed bool, err error) {
 	return narrowed, err
 }
 
-// bind lets c carry the lane from the peer's next number on. It says MOVE on c
-// first, where slot is given. It does nothing where a newer move was bound.
-func (o *outgoing) bind(c *carrier, slot *Slot, ack uint32) (pump *carrier, ok bool) {
+// announce says MOVE on c, if that is not dead. A lane that another link carries
+// goes on there until bind. One that this very link carries pauses: the peer may
+// have dropped what left here before, and what follows MOVE must not have a gap.
+func (o *outgoing) announce(c *carrier, slot Slot, next uint32) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.ended != nil || int32(c.move-o.move) < 0 {
-		return nil, false
+	if c.link.Commit(slot, &wire.Header{Kind: wire.Move, Lane: LaneID, Arg: c.move, Ack: next}) != nil {
+		return false
 	}
-	if slot != nil && c.link.Commit(*slot, moveHeader(c.move, ack)) != nil {
-		return nil, false
+	if o.carrier != nil && o.carrier.link == c.link {
+		o.pause()
 	}
-	if c.move != o.move {
-		o.sent.rewind()
-		o.move, o.carrier = c.move, c
-		o.bound.Store(c)
-	}
-	return o.needsPump(), true
+	return true
 }
 
-func moveHeader(number, next uint32) *wire.Header {
-	return &wire.Header{Kind: wire.Move, Lane: LaneID, Arg: number, Ack: next}
+// bind lets c carry the lane, from the peer's next number on. It is called again
+// where the answer comes to a move that was bound at once.
+func (o *outgoing) bind(c *carrier) (pump *carrier) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.carrier == nil || o.carrier.move != c.move {
+		o.sent.rewind()
+		o.carrier = c
+		o.bound.Store(c)
+	}
+	return o.needsPump()
+}
+
+func (o *outgoing) pause() {
+	o.carrier = nil
+	o.bound.Store(nil)
 }
 
 // idle says that the peer has taken in all that was sent.
@@ -261,8 +274,7 @@ func (o *outgoing) lost(link Link) bool {
 	if o.carrier == nil || o.carrier.link != link {
 		return false
 	}
-	o.carrier = nil
-	o.bound.Store(nil)
+	o.pause()
 	return true
 }
 
@@ -279,8 +291,7 @@ func (o *outgoing) end(err error) {
 func (o *outgoing) reset() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.carrier = nil
-	o.bound.Store(nil)
+	o.pause()
 	o.sent.reset()
 }
 

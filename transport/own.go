@@ -2,6 +2,8 @@ package transport
 
 import (
 	"context"
+	"errors"
+	"slices"
 
 	"github.com/verbena-rpc/verbena/transport/wire"
 )
@@ -29,6 +31,16 @@ func exchangeKind(k wire.Kind) bool {
 	return k == wire.QPOffer || k == wire.QPAnswer || k == wire.QPAbandon
 }
 
+// maxQueue is how many frames of the session may wait for room on a link, far
+// above what a peer that reads makes wait. maxPongs is how many are there when a
+// PING goes unanswered.
+const (
+	maxQueue = 64
+	maxPongs = 16
+)
+
+var errUnread = errors.New("the peer takes in nothing of what the session says")
+
 // post sends a frame of the session on a path, behind those before it, at once
 // where there is room. Callers hold mu.
 func (s *Session) post(p *path, f ownFrame) {
@@ -36,6 +48,13 @@ func (s *Session) post(p *path, f ownFrame) {
 		return
 	}
 	if !p.sending && s.sendOwn(now, p.link, f) == nil {
+		return
+	}
+	switch {
+	case f.kind == wire.Ack && slices.ContainsFunc(p.queue, func(q ownFrame) bool { return q.kind == wire.Ack }):
+		return // that one says what is true when it leaves
+	case len(p.queue) >= maxQueue:
+		p.link.Close(errUnread)
 		return
 	}
 	p.queue = append(p.queue, f)
@@ -55,9 +74,6 @@ func (s *Session) sendQueue(p *path) {
 		}
 		f := p.queue[0]
 		p.queue = p.queue[1:]
-		if f.kind == wire.Pong {
-			p.pongs--
-		}
 		s.mu.Unlock()
 		// The link that cannot send tells its receiver why.
 		_ = s.sendOwn(s.ctx, p.link, f)
@@ -86,17 +102,10 @@ func sendOwn(ctx context.Context, link Link, h *wire.Header, payload []byte) err
 	return nil
 }
 
-// maxPongs is how many answers may wait for room; pings beyond go unanswered.
-const maxPongs = 16
-
 func (s *Session) pong(p *path, payload []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p.pongs < maxPongs {
-		p.pongs++ // of those that wait; post takes it back where none does
+	if len(p.queue) < maxPongs {
 		s.post(p, ownFrame{wire.Pong, append([]byte(nil), payload...)})
-		if !p.sending {
-			p.pongs--
-		}
 	}
 }

@@ -27,13 +27,13 @@ type path struct {
 	landing bool      // into memory of the lane
 	stray   *pool.Buf // the link may still write into it, for nobody
 
-	queue   []ownFrame // frames of the session that wait for room
-	sending bool       // a goroutine sends them
-	pongs   int        // of queue
-	counted uint32     // of heard, at the last tick
-	silent  int        // ticks since something came
-	left    bool       // the peer knows that the link is over
-	since   time.Time  // when it could carry the lane
+	queue    []ownFrame // frames of the session that wait for room
+	sending  bool       // a goroutine sends them
+	entering bool       // MOVE waits for room
+	counted  uint32     // of heard, at the last tick
+	silent   int        // ticks since something came
+	left     bool       // the peer knows that the link is over
+	since    time.Time  // when it could carry the lane
 }
 
 // ownFrame is a frame of the session.
@@ -51,7 +51,8 @@ func (p *path) fast() bool { return p.epoch != 0 }
 // Land implements Receiver.
 func (p *path) Land(h *wire.Header) ([]byte, error) {
 	if h.Kind.InLane() {
-		return p.s.lane.in.land(p, h)
+		b, err := p.s.lane.in.land(p, h)
+		return b, p.final(err)
 	}
 	return p.trash(h), nil // Length is bounded by the rules of the kind
 }
@@ -74,31 +75,41 @@ func (p *path) dropStray() {
 // Frame implements Receiver.
 func (p *path) Frame(h *wire.Header) error {
 	p.heard.Store(p.heard.Load() + 1)
-	switch {
-	case h.Kind == wire.Move:
-		return p.s.takeMove(p, h)
-	case h.Kind == wire.Ack:
-		return p.acked(h)
-	case h.Kind.InLane():
-		return p.message(h)
+	if h.Kind.InLane() || h.Kind == wire.Ack {
+		return p.final(p.ofLane(h))
 	}
 	return p.own(h, p.scratch[:h.Length])
 }
 
-// message takes in a frame of the lane. What is wrong with it would come again
-// on another link, so the session ends with it.
-func (p *path) message(h *wire.Header) error {
-	err := p.acked(h)
-	if err == nil {
-		err = p.s.take(p, h)
-	}
+// final ends the session with what is wrong with a frame of the lane: it would
+// come again on another link.
+func (p *path) final(err error) error {
 	if err != nil {
 		p.s.end("closed here", err, true)
 	}
 	return err
 }
 
+func (p *path) ofLane(h *wire.Header) error {
+	switch h.Kind {
+	case wire.Move:
+		if _, err := p.flooded(h.Kind); err != nil {
+			return err
+		}
+		return p.s.takeMove(p, h)
+	case wire.Ack:
+		return p.acked(h)
+	}
+	if err := p.acked(h); err != nil {
+		return err
+	}
+	return p.s.take(p, h)
+}
+
 func (p *path) acked(h *wire.Header) error {
+	if h.Lane != LaneID {
+		return errLane(h)
+	}
 	if h.Ack == p.ack {
 		return nil
 	}
@@ -124,19 +135,29 @@ func (p *path) unexpected(k wire.Kind) error {
 	return &wire.ParseError{Field: "kind", Got: uint64(k), Want: fmt.Sprintf("no %v here", k)}
 }
 
+// flooded says that more frames have come than may; an error, that the peer
+// does not mean to stop.
+func (p *path) flooded(k wire.Kind) (bool, error) {
+	switch {
+	case p.flood.take(time.Now()):
+		return false, nil
+	case p.flood.drowned():
+		return true, &wire.ParseError{Field: "kind", Got: uint64(k), Want: fmt.Sprintf("at most %d frames of the session in a second", floodRate)}
+	}
+	return true, nil
+}
+
 // own takes in a frame of the link or session.
 func (p *path) own(h *wire.Header, payload []byte) error {
-	if !p.flood.take(time.Now()) {
-		if p.flood.drowned() {
-			return &wire.ParseError{Field: "kind", Got: uint64(h.Kind), Want: fmt.Sprintf("at most %d frames of the session in a second", floodRate)}
-		}
-		if h.Kind == wire.Ping {
-			return nil
-		}
+	over, err := p.flooded(h.Kind)
+	if err != nil {
+		return err
 	}
 	switch h.Kind {
 	case wire.Ping:
-		p.s.pong(p, payload)
+		if !over {
+			p.s.pong(p, payload)
+		}
 		return nil
 	case wire.Pong:
 		return nil

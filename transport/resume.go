@@ -81,13 +81,12 @@ func (s *Session) redial() {
 		if err == nil {
 			return
 		}
-		var peer *PeerError
-		if errors.Is(err, syscall.ECONNREFUSED) {
+		if errors.Is(err, syscall.ECONNREFUSED) || errors.As(err, new(*PeerError)) {
 			refused++
 		} else {
 			refused = 0
 		}
-		if refused >= refusals || errors.As(err, &peer) {
+		if refused >= refusals {
 			s.endLost(err) // unless a fast link shows that the peer lives
 		}
 	}

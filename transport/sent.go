@@ -134,6 +134,16 @@ func (s *sentFrames) setNarrow(bytes int) {
 	}
 }
 
+// fits says that no kept frame has a larger payload.
+func (s *sentFrames) fits(bytes int) bool {
+	for n := s.acked; s.wide > 0 && n != s.next; n++ {
+		if s.at(n).length > bytes {
+			return false
+		}
+	}
+	return true
+}
+
 // reset drops everything.
 func (s *sentFrames) reset() {
 	for ; s.acked != s.next; s.acked++ {

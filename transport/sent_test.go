@@ -223,7 +223,7 @@ func BenchmarkKeep(b *testing.B) {
 func newOutgoing() *outgoing {
 	o := new(outgoing)
 	o.init(4<<20, 64<<10)
-	o.bind(&carrier{link: newNullLink(TCP), move: 1}, nil, 0)
+	o.bind(newCarrier(newNullLink(TCP), 1))
 	return o
 }
 

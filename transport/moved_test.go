@@ -1,0 +1,214 @@
+package transport_test
+
+import (
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rpc/verbena/transport"
+	"github.com/verbena-rpc/verbena/transport/wire"
+)
+
+// fallback makes a session that is on TCP, for its first attempt at a fast link
+// has failed. The next begins after a second.
+func fallback(t *testing.T, fc, fs *fabric) (m *memory, c, s peer) {
+	t.Helper()
+	m = newMemory()
+	cn, sn := networkOf(m, fc), networkOf(m, fs)
+	for _, n := range []*transport.Network{cn, sn} {
+		n.Config.Keepalive = 24 * time.Hour // acknowledges nothing meanwhile
+		n.Config.Standby, n.Config.ReturnAfter = -1, time.Hour
+	}
+	cn.Config.RetryAfter = time.Second
+	fc.connect = errTest
+	c, s = connectOver(t, cn, sn)
+	fc.connect = nil
+	require.Equal(t, transport.TCP, c.Transport().Kind)
+	return m, c, s
+}
+
+func arrives(t *testing.T, from, to peer, call uint64) {
+	t.Helper()
+	send(t, from, wire.Header{Kind: wire.Call, Call: call}, make([]byte, 10))
+	got := within(t, to.sink.messages)
+	payload(got)
+	require.Equal(t, call, got.Call)
+}
+
+// TestMoveAnswerLost: the server has gone to the link of a MOVE when that dies,
+// and its answer with it; the client, which has never left TCP, moves back.
+func TestMoveAnswerLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fc, fs := &fabric{}, &fabric{}
+		var ate atomic.Bool
+		fs.eats = func(l *fastLink, h *wire.Header) bool {
+			if h.Kind != wire.Move || ate.Swap(true) {
+				return false
+			}
+			l.Close(errTest)
+			return true
+		}
+		_, c, s := fallback(t, fc, fs)
+		arrives(t, c, s, 1) // not acknowledged: the client waits for the answer
+		time.Sleep(1500 * time.Millisecond)
+		require.True(t, ate.Load())
+		require.Equal(t, transport.TCP, c.Transport().Kind)
+		arrives(t, c, s, 2)
+		arrives(t, s, c, 3)
+	})
+}
+
+// TestMigrateBack: the client calls a move off that the server may have seen.
+func TestMigrateBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fc, fs := &fabric{}, &fabric{}
+		fs.eats = func(l *fastLink, h *wire.Header) bool { return h.Kind == wire.Move }
+		_, c, s := fallback(t, fc, fs)
+		arrives(t, c, s, 1)
+		time.Sleep(1500 * time.Millisecond)
+		for call := range uint64(10) { // these the server does not take in: they came by TCP
+			send(t, c, wire.Header{Kind: wire.Call, Call: 10 + call}, nil)
+		}
+		synctest.Wait()
+		require.NoError(t, c.Migrate(t.Context(), transport.TCP))
+		for call := range uint64(10) {
+			send(t, c, wire.Header{Kind: wire.Call, Call: 20 + call}, nil)
+		}
+		for call := range uint64(20) {
+			require.Equal(t, 10+call, within(t, s.sink.messages).Call)
+		}
+		arrives(t, s, c, 1)
+		require.NoError(t, c.Err())
+	})
+}
+
+// TestWideSlot: a slot that was reserved on TCP is committed when the lane has
+// gone to a link with smaller frames.
+func TestWideSlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, c, s := fallback(t, &fabric{narrow: 1000}, &fabric{narrow: 1000})
+		slots := map[peer]transport.Slot{}
+		for _, p := range []peer{c, s} {
+			slot, err := p.Lane().Reserve(t.Context(), transport.Small, 60<<10)
+			require.NoError(t, err)
+			slots[p] = slot
+		}
+		time.Sleep(2 * time.Second)
+		require.Equal(t, transport.RDMA, c.Transport().Kind)
+		for p, slot := range slots {
+			slot.Payload[60<<10-1] = 7
+			require.NoError(t, p.Lane().Commit(slot, &wire.Header{Kind: wire.Call, Call: 9}))
+		}
+		for _, p := range []peer{s, c} {
+			got := within(t, p.sink.messages)
+			require.Equal(t, uint64(9), got.Call)
+			require.EqualValues(t, 7, payload(got)[60<<10-1])
+		}
+		arrives(t, c, s, 1)
+		arrives(t, s, c, 2)
+		require.Zero(t, c.Transport().Retention.Bytes&^0xff)
+	})
+}
+
+// TestControlDiesBeforeFit: a fast link is ready, but waits for what was cut for
+// TCP to be acknowledged, when TCP dies: the lane goes on on a new connection.
+func TestControlDiesBeforeFit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, c, s := fallback(t, &fabric{narrow: 1000}, &fabric{narrow: 1000})
+		send(t, c, wire.Header{Kind: wire.Call, Call: 1}, make([]byte, 60<<10))
+		payload(within(t, s.sink.messages)) // and not acknowledged
+		time.Sleep(1500 * time.Millisecond)
+		require.Equal(t, transport.TCP, c.Transport().Kind)
+		m.cut()
+		arrives(t, c, s, 2)
+		arrives(t, s, c, 3)
+		time.Sleep(time.Second)
+		require.Equal(t, transport.RDMA, c.Transport().Kind)
+	})
+}
+
+// TestMigrateToTCPThatGoes: an operator's wish to be on TCP does not stop calls
+// where there is only a fast link.
+func TestMigrateToTCPThatGoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		c, s := connectOver(t, networkOf(m, &fabric{}), networkOf(m, &fabric{}))
+		require.NoError(t, c.Migrate(t.Context(), transport.TCP))
+		exchange(t, c, s)
+		m.refuses.Store(true)
+		m.cut()
+		exchange(t, c, s)
+		require.Equal(t, transport.RDMA, c.Transport().Kind)
+		m.refuses.Store(false)
+		time.Sleep(10 * time.Second)
+		require.Equal(t, transport.TCP, c.Transport().Kind)
+		exchange(t, c, s)
+
+		var me *transport.MoveError
+		require.ErrorAs(t, c.Migrate(t.Context(), transport.Kind(9)), &me)
+		require.ErrorContains(t, me, "no links of that kind")
+	})
+}
+
+// TestFailover counts moves from links that died, and nothing else.
+func TestFailover(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		cn := networkOf(m, &fabric{slow: time.Second})
+		cn.Config.Standby = -1
+		c, s := connectOver(t, cn, networkOf(m, &fabric{}))
+		require.Zero(t, c.Transport().Failover)
+		require.Zero(t, s.Transport().Failover)
+	})
+}
+
+// TestRefusedForNow: a server that refuses a connection may still know the
+// session; after three in a row it is taken to be gone.
+func TestRefusedForNow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		c, s := connectOver(t, networkOf(m, nil), networkOf(m, nil))
+		srv := m.listener
+		other, err := m.Listen("memory")
+		require.NoError(t, err)
+		refused := make(chan struct{})
+		go func() {
+			for range 2 {
+				r := rawAccept(t, other)
+				r.send(wire.Refuse, wire.AppendFault(nil, "too many connections", nil))
+				r.link.Close(nil)
+			}
+			m.mu.Lock()
+			m.listener = srv
+			m.mu.Unlock()
+			close(refused)
+		}()
+		m.cut()
+		<-refused
+		arrives(t, c, s, 1)
+		require.Equal(t, 1, c.Transport().Resumes)
+	})
+}
+
+// TestSilence: a link over which nothing comes is closed when the keepalive
+// time is over, and at most a third of it later.
+func TestSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		cn, sn := networkOf(m, nil), networkOf(m, nil)
+		cn.Config.Keepalive, sn.Config.Keepalive = 3*time.Second, time.Hour
+		c, _ := connectOver(t, cn, sn)
+		time.Sleep(30 * time.Second)
+		c.Lane() // idle, and alive
+		require.Zero(t, c.Transport().Resumes)
+		heard := time.Now() // at most: PONG to the last PING
+		m.refuses.Store(true)
+		m.stall()
+		within(t, c.sink.ended)
+		require.GreaterOrEqual(t, time.Since(heard), 2*time.Second)
+		require.LessOrEqual(t, time.Since(heard), 4*time.Second+100*time.Millisecond)
+	})
+}
