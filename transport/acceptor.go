@@ -30,6 +30,7 @@ type Acceptor struct {
 
 	mu       sync.Mutex
 	pending  []*caller // oldest first
+	over     bool      // Serve returns: nobody is told why any more
 	sessions map[wire.SessionID]*Session
 }
 
@@ -37,7 +38,7 @@ type Acceptor struct {
 type caller struct {
 	link  Link
 	since time.Time
-	timer *time.Timer
+	timer *time.Timer // refuses it; guarded by Acceptor.mu
 	greeting
 }
 
@@ -60,21 +61,25 @@ func (a *Acceptor) Close() error {
 	a.once.Do(func() {
 		close(a.closed)
 		err = a.listener.Close()
-		a.mu.Lock()
-		pending := slices.Clone(a.pending)
-		a.mu.Unlock()
-		for _, c := range pending {
-			a.refuse(c, net.ErrClosed)
-		}
+		a.refuseAll()
 	})
 	return err
+}
+
+func (a *Acceptor) refuseAll() {
+	a.mu.Lock()
+	pending := slices.Clone(a.pending)
+	a.mu.Unlock()
+	for _, c := range pending {
+		a.refuse(c, net.ErrClosed)
+	}
 }
 
 // Serve accepts connections until Close, after which it returns nil, or until
 // the listener fails. newSink is called for each session, from many
 // goroutines, before its first message; it must not wait.
 func (a *Acceptor) Serve(newSink func(*Session) Sink) error {
-	defer a.partings.Wait()
+	defer a.part()
 	var pause time.Duration
 	for {
 		link, err := a.listener.Accept()
@@ -97,6 +102,15 @@ func (a *Acceptor) Serve(newSink func(*Session) Sink) error {
 	}
 }
 
+// part ends what Serve has begun.
+func (a *Acceptor) part() {
+	a.refuseAll()
+	a.mu.Lock()
+	a.over = true
+	a.mu.Unlock()
+	a.partings.Wait()
+}
+
 func (a *Acceptor) isClosed() bool {
 	select {
 	case <-a.closed:
@@ -113,7 +127,6 @@ func (a *Acceptor) admit(link Link, newSink func(*Session) Sink) {
 	c.done = func(err error) { a.leave(c, err) }
 	for !a.enter(c) {
 	}
-	c.timer = time.AfterFunc(a.cfg.HandshakeTimeout, func() { a.refuse(c, errNoHello) })
 	if a.isClosed() {
 		a.refuse(c, net.ErrClosed)
 	}
@@ -133,6 +146,7 @@ func (a *Acceptor) enter(c *caller) bool {
 	a.mu.Lock()
 	if len(a.pending) < a.cfg.MaxHandshakes {
 		a.pending = append(a.pending, c)
+		c.timer = time.AfterFunc(a.cfg.HandshakeTimeout, func() { a.refuse(c, errNoHello) })
 		a.mu.Unlock()
 		return true
 	}
@@ -154,16 +168,17 @@ func (a *Acceptor) enter(c *caller) bool {
 func (a *Acceptor) leave(c *caller, err error) {
 	a.mu.Lock()
 	a.pending = slices.DeleteFunc(a.pending, func(p *caller) bool { return p == c })
-	if err != nil {
+	c.timer.Stop()
+	switch {
+	case err != nil && a.over:
+		c.link.Close(err)
+	case err != nil:
 		a.partings.Go(func() { bid(c.link, wire.Refuse, err) })
 	}
 	a.mu.Unlock()
 	select {
 	case a.freed <- struct{}{}:
 	default:
-	}
-	if c.timer != nil {
-		c.timer.Stop()
 	}
 	if err != nil && a.cfg.OnSetupError != nil {
 		remote := c.link.Info().Remote
@@ -192,7 +207,7 @@ func (a *Acceptor) hello(c *caller, m *wire.HelloMsg, newSink func(*Session) Sin
 	if err != nil {
 		return nil, err
 	}
-	s, p := newSession(a.network, a.cfg, false, m, c.link)
+	s, p := newSession(a.network, a.cfg, false, m, c.link, unable)
 	if err := a.add(s); err != nil {
 		return nil, err
 	}
@@ -200,7 +215,7 @@ func (a *Acceptor) hello(c *caller, m *wire.HelloMsg, newSink func(*Session) Sin
 	s.mu.Lock()
 	s.post(p, first)
 	s.mu.Unlock()
-	s.begin(unable)
+	s.begin()
 	return p, nil
 }
 

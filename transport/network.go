@@ -221,10 +221,10 @@ func (n *Network) greet(ctx context.Context, cfg Config, link Link, addr string,
 			return nil, err
 		}
 		var p *path
-		s, p = newSession(n, cfg, true, peer, link)
+		s, p = newSession(n, cfg, true, peer, link, unable)
 		s.addr = addr
 		s.open(newSink)
-		s.begin(unable)
+		s.begin()
 		return p, nil
 	})
 	return s, err

@@ -102,10 +102,13 @@ func FuzzReceiver(f *testing.F) {
 			MaxMessage: 1 << 20, MaxCalls: 8, HandshakeTimeout: time.Minute, ReturnAfter: time.Hour, RetryAfter: time.Hour}}
 		cfg, err := n.config()
 		require.NoError(t, err)
-		s, control := newSession(n, cfg, client, &m, newNullLink(TCP))
+		s, control := newSession(n, cfg, client, &m, newNullLink(TCP), "")
 		s.open(func(*Session) Sink { return sink })
-		s.begin("")
+		s.begin()
 		paths := [2]*path{control, newPath(s, newNullLink(RDMA), 5)}
+		s.mu.Lock()
+		s.fast = append(s.fast, paths[1])
+		s.mu.Unlock()
 		moves, seq := uint32(0), uint32(0)
 		for len(b) >= 8 {
 			h := wire.Header{

@@ -91,7 +91,6 @@ type Session struct {
 	unable  string // why there can be no fast link; "" if there can
 	sink    Sink
 	forget  func() // server: called when it ends
-	unwatch func() // client: likewise; nil where the fabric tells nothing
 
 	ctx     context.Context // done when the session ends
 	cancel  context.CancelFunc
@@ -125,13 +124,15 @@ type Session struct {
 	retry    *time.Timer   // of the next attempt; nil: none is planned
 	lost     *time.Timer   // ends a session without links; nil: it has one
 	tick     *time.Timer   // of keepalive
+	unwatch  func()        // of the fabric; nil: not begun
 }
 
 // newSession makes the session of a HELLO that came over the link, and its
 // first path. It begins with begin.
-func newSession(n *Network, cfg Config, client bool, m *wire.HelloMsg, link Link) (*Session, *path) {
+func newSession(n *Network, cfg Config, client bool, m *wire.HelloMsg, link Link, unable string) (*Session, *path) {
 	s := &Session{
 		network: n, cfg: cfg, client: client, id: m.Session, peer: *m,
+		unable: unable, info: Info{Reason: unable},
 		sums:    cfg.PayloadSum || m.Features&wire.FeaturePayloadSum != 0,
 		settled: make(chan struct{}),
 		ending:  make(chan struct{}),
@@ -157,20 +158,27 @@ func (s *Session) open(newSink func(*Session) Sink) {
 }
 
 // begin sets the session going.
-func (s *Session) begin(unable string) {
-	if w, ok := s.network.Fabric.(Watcher); ok && s.client && unable == "" {
-		s.unwatch = w.Watch(s.portsChanged)
+func (s *Session) begin() {
+	unwatch := func() {}
+	if w, ok := s.network.Fabric.(Watcher); ok && s.client && s.unable == "" {
+		unwatch = w.Watch(s.portsChanged)
 	}
+	if !s.beginWith(unwatch) {
+		unwatch()
+	}
+}
+
+func (s *Session) beginWith(unwatch func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.unable = unable
-	s.info.Reason = unable
 	if s.err != nil {
-		return
+		return false
 	}
+	s.unwatch = unwatch
 	s.tick = time.AfterFunc(s.tickTime(), s.keepAlive)
 	s.plan()
 	s.steer()
+	return true
 }
 
 // ID names the session for as long as both processes live.
@@ -282,7 +290,7 @@ const farewell = 100 * time.Millisecond
 
 func (s *Session) shutdown() {
 	s.mu.Lock()
-	err, tell := s.err, s.tellPeer
+	err, tell, unwatch := s.err, s.tellPeer, s.unwatch
 	paths := append([]*path(nil), s.fast...)
 	if s.control != nil {
 		paths = append([]*path{s.control}, paths...)
@@ -308,8 +316,8 @@ func (s *Session) shutdown() {
 		<-p.link.Done()
 	}
 	s.lane.reset()
-	if s.unwatch != nil {
-		s.unwatch()
+	if unwatch != nil {
+		unwatch()
 	}
 	if s.forget != nil {
 		s.forget()

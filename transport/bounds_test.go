@@ -1,0 +1,174 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rpc/verbena/transport/wire"
+)
+
+// fullLink is a link without room: its peer reads nothing.
+type fullLink struct {
+	*nullLink
+	recv    Receiver
+	waiting atomic.Int32
+}
+
+func (l *fullLink) Start(r Receiver) { l.recv = r }
+
+func (l *fullLink) Close(err error) {
+	l.nullLink.Close(err)
+	go l.recv.Closed(err)
+}
+
+func (l *fullLink) Reserve(ctx context.Context, _ Class, _ int) (Slot, error) {
+	l.waiting.Add(1)
+	defer l.waiting.Add(-1)
+	select {
+	case <-ctx.Done():
+		return Slot{}, ctx.Err()
+	case <-l.done:
+		return Slot{}, errors.New("dead")
+	}
+}
+
+// fullSession is a server's session over a full link.
+func fullSession(t *testing.T) (*Session, *path, *fullLink) {
+	n := &Network{Carrier: noCarrier{}, Fabric: nullFabric{}}
+	cfg, err := n.config()
+	require.NoError(t, err)
+	link := &fullLink{nullLink: newNullLink(TCP)}
+	m := wire.HelloMsg{MinVersion: 1, MaxVersion: 1, MaxMessage: 1 << 20, MaxCalls: 8, Features: wire.FeatureFastLink}
+	s, p := newSession(n, cfg, false, &m, link, "")
+	link.Start(p)
+	s.open(func(*Session) Sink { return nullSink{ended: make(chan error, 1)} })
+	s.begin()
+	return s, p, link
+}
+
+// TestPeerThatSaysAndDoesNotRead: whatever a peer says, what waits to be said to
+// it stays bounded, and so do the goroutines that wait (case 77).
+func TestPeerThatSaysAndDoesNotRead(t *testing.T) {
+	for name, frame := range map[string]func(n uint32) (wire.Header, []byte){
+		"PING": func(uint32) (wire.Header, []byte) { return wire.Header{Kind: wire.Ping}, []byte("?") },
+		"MOVE": func(n uint32) (wire.Header, []byte) {
+			return wire.Header{Kind: wire.Move, Lane: LaneID, Arg: n + 2}, nil
+		},
+		"CANCEL": func(n uint32) (wire.Header, []byte) {
+			return wire.Header{Kind: wire.Cancel, Lane: LaneID, Seq: n, Call: 1}, nil
+		},
+		"QP_OFFER": func(n uint32) (wire.Header, []byte) {
+			qp := wire.QP{Epoch: uint64(n) + 1, QPN: 1, Depth: 64, Slot: 4096, MTU: 1}
+			return wire.Header{Kind: wire.QPOffer}, qp.Append(nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, p, link := fullSession(t)
+				require.NoError(t, p.Frame(&wire.Header{Kind: wire.Move, Lane: LaneID, Arg: 1}))
+				for n := range uint32(100_000) {
+					h, payload := frame(n)
+					h.Length = uint32(len(payload))
+					if len(payload) > 0 {
+						b, err := p.Land(&h)
+						require.NoError(t, err)
+						copy(b, payload)
+					}
+					if err := p.Frame(&h); err != nil {
+						require.ErrorAs(t, err, new(*wire.ParseError))
+						break
+					}
+					s.mu.Lock()
+					require.LessOrEqual(t, len(p.queue), maxQueue)
+					s.mu.Unlock()
+					if n%1000 == 0 {
+						synctest.Wait()
+						require.LessOrEqual(t, link.waiting.Load(), int32(2), "goroutines")
+					}
+				}
+				s.Close(nil)
+				<-s.Done()
+			})
+		})
+	}
+}
+
+// TestWrongFrameEndsSession: a frame of the lane that is wrong would come again
+// on another link, whether it has a payload or not.
+func TestWrongFrameEndsSession(t *testing.T) {
+	for name, h := range map[string]wire.Header{
+		"seq":              {Kind: wire.Cancel, Lane: LaneID, Seq: 5},
+		"seq with payload": {Kind: wire.Call, Lane: LaneID, Seq: 5, Length: 10, Total: 10},
+		"ack":              {Kind: wire.Ack, Lane: LaneID, Ack: 5},
+		"lane":             {Kind: wire.Ack, Lane: 2},
+		"flood of MOVE":    {Kind: wire.Move, Lane: LaneID, Arg: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, _, _ := fullSession(t)
+			p := newPath(s, newNullLink(RDMA), 7)
+			s.mu.Lock()
+			s.fast = append(s.fast, p)
+			s.mu.Unlock()
+			require.NoError(t, p.Frame(&wire.Header{Kind: wire.Move, Lane: LaneID, Arg: 1}))
+			var err error
+			for range floodLimit + 2*floodBurst {
+				if h.Length > 0 {
+					_, err = p.Land(&h)
+				} else {
+					err = p.Frame(&h)
+				}
+				if err != nil {
+					break
+				}
+			}
+			require.ErrorAs(t, err, new(*wire.ParseError))
+			require.ErrorIs(t, s.Err(), err)
+			<-s.Done()
+		})
+	}
+}
+
+// watchedFabric counts its watchers.
+type watchedFabric struct {
+	nullFabric
+	watchers atomic.Int32
+}
+
+func (f *watchedFabric) Watch(func()) (stop func()) {
+	f.watchers.Add(1)
+	return func() { f.watchers.Add(-1) }
+}
+
+// TestEndBeforeBegin: a session that ends while it is made watches nothing.
+func TestEndBeforeBegin(t *testing.T) {
+	f := &watchedFabric{}
+	for range 100 {
+		n := &Network{Carrier: noCarrier{}, Fabric: f}
+		cfg, err := n.config()
+		require.NoError(t, err)
+		m := wire.HelloMsg{MinVersion: 1, MaxVersion: 1, MaxMessage: 1 << 20, MaxCalls: 8, Features: wire.FeatureFastLink}
+		s, _ := newSession(n, cfg, true, &m, newNullLink(TCP), "")
+		s.open(func(s *Session) Sink { s.Close(nil); return nullSink{ended: make(chan error, 1)} })
+		time.Sleep(time.Duration(100) * time.Microsecond)
+		s.begin()
+		<-s.Done()
+	}
+	require.Zero(t, f.watchers.Load())
+}
+
+// TestMoveBeforeReady: a lane does not go to a link before this side has said READY.
+func TestMoveBeforeReady(t *testing.T) {
+	s, _, _ := fullSession(t)
+	p := newPath(s, newNullLink(RDMA), 7)
+	require.NoError(t, p.Frame(&wire.Header{Kind: wire.Move, Lane: LaneID, Arg: 1}))
+	require.Equal(t, 1, s.Transport().Stale)
+	require.Zero(t, s.Transport().Kind)
+	s.Close(nil)
+	<-s.Done()
+}
