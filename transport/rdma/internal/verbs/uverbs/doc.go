@@ -4,7 +4,7 @@
 //
 // It is pure Go. A poll reads the mapped completion queue and a receive is
 // written into the mapped receive queue, neither with a system call; a batch
-// of sends is written into the mapped send queue and rung in with one write(),
+// of sends is written into the mapped send queue and rung in with one ioctl,
 // which the scheduler is not told of. docs/adr/0007-mapped-rings.md has the
 // measurements that this rests on.
 //
