@@ -178,19 +178,24 @@ func exhaust(s side) func(*world) (injection, error) {
 	}
 }
 
-// restartExhausted starts a server that can make no QP.
+// restartExhausted starts a server that can make no QP, and so says in its HELLO.
+// A session that began so stays on TCP; the next one must not.
 func restartExhausted(w *world) (injection, error) {
-	release, err := w.hog(sideB)
-	if err != nil {
+	if err := w.server.kill(); err != nil {
 		return injection{}, err
 	}
-	if err := errors.Join(w.server.kill(), w.startServer(launch{cgroup: w.cgroup})); err != nil {
-		return injection{}, errors.Join(err, release())
+	release, err := w.hog(sideB)
+	if err == nil {
+		err = w.startServer(launch{cgroup: w.cgroup})
+	}
+	if err != nil {
+		return injection{}, err
 	}
 	seen := func() bool {
 		return w.clientIs(func(s status) bool { return s.Kind == "tcp" && strings.Contains(s.Reason, sideB.device) })
 	}
-	return injection{seen, release}, nil
+	end := func() error { return errors.Join(release(), w.client.kill(), w.startClient(launch{})) }
+	return injection{seen, end}, nil
 }
 
 // Devices and addresses.
