@@ -2,6 +2,7 @@ package transport
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -82,9 +83,11 @@ func (p *path) Frame(h *wire.Header) error {
 }
 
 // final ends the session with what is wrong with a frame of the lane: it would
-// come again on another link.
+// come again on another link. Not so frames that a fast link has lost, as one
+// does that took an old packet for a new one: they come on another.
 func (p *path) final(err error) error {
-	if err != nil {
+	var wrong *wire.ParseError
+	if err != nil && !(p.fast() && errors.As(err, &wrong) && wrong.Field == "seq") {
 		p.s.end("closed here", err, true)
 	}
 	return err
