@@ -80,7 +80,7 @@ func allFaults() []fault {
 			fault{name: d.name + " dropped, server to client", survives: true, hold: long, inject: drop(d.match, sideB)},
 		)
 	}
-	for _, n := range []struct{ name, how, counter string }{ // case 84
+	for _, n := range []struct{ name, how, counter string }{
 		{"loss 0.1 %", "loss 0.1%", "drops"},
 		{"loss 1 %", "loss 1%", "drops"},
 		{"loss 3 %", "loss 3%", "drops"},
@@ -91,6 +91,11 @@ func allFaults() []fault {
 		{"corrupt 3 %", "corrupt 3%", "packets"},
 	} {
 		all = append(all, fault{name: n.name, survives: true, hold: long, inject: netem(n.how, n.counter)})
+	}
+	for i := range all {
+		if all[i].limit == 0 {
+			all[i].limit = backLimit
+		}
 	}
 	return all
 }

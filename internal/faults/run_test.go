@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"testing"
 	"time"
 
@@ -37,17 +38,20 @@ func TestFaults(t *testing.T) {
 	if os.Getenv("VERBENA_VM") == "" {
 		t.Skip("skipped: it breaks devices and interfaces, and so runs in the test VM alone")
 	}
+	name, err := regexp.Compile(*only)
+	require.NoError(t, err)
+	wanted := slices.DeleteFunc(allFaults(), func(f fault) bool { return !name.MatchString(f.name) })
+	require.NotEmpty(t, wanted, "no fault matches %q", *only)
 	s := &suite{random: *seed}
 	if s.random == 0 {
 		s.random = uint64(time.Now().UnixNano())
 	}
 	fmt.Printf("seed %d\n", s.random)
 	s.rng = rand.New(rand.NewPCG(s.random, 0))
-	var err error
 	s.world, err = newWorld(t.TempDir())
 	require.NoError(t, err)
 	began := time.Now()
-	s.run(allFaults())
+	s.run(wanted)
 	report := s.report(time.Since(began))
 	require.NoError(t, report.Markdown(os.Stdout))
 	require.NoError(t, write(*out, report))
@@ -67,23 +71,13 @@ type suite struct {
 
 func (s *suite) run(all []fault) {
 	rows := map[string]*Row{}
-	wanted := regexp.MustCompile(*only)
-	var chosen []fault
 	for _, f := range all {
-		if !wanted.MatchString(f.name) {
-			continue
-		}
-		if f.limit == 0 {
-			f.limit = backLimit
-		}
-		chosen = append(chosen, f)
-		row := &Row{Fault: f.name, Survives: f.survives, Limit: f.limit}
-		rows[f.name] = row
-		s.rows = append(s.rows, row)
+		rows[f.name] = &Row{Fault: f.name, Survives: f.survives, Limit: f.limit}
+		s.rows = append(s.rows, rows[f.name])
 	}
 	n := *count
 	if n == 0 {
-		n = len(chosen)
+		n = len(all)
 	}
 	var err error
 	if s.first, err = s.baseline(); err != nil {
@@ -91,10 +85,10 @@ func (s *suite) run(all []fault) {
 		return
 	}
 	for i := range n {
-		if i%len(chosen) == 0 {
-			s.rng.Shuffle(len(chosen), func(a, b int) { chosen[a], chosen[b] = chosen[b], chosen[a] })
+		if i%len(all) == 0 {
+			s.rng.Shuffle(len(all), func(a, b int) { all[a], all[b] = all[b], all[a] })
 		}
-		f := chosen[i%len(chosen)]
+		f := all[i%len(all)]
 		where := fmt.Sprintf("fault %d, %s", i+1, f.name)
 		s.violation(where, s.strike(f, rows[f.name]))
 		if (i+1)%baselineEvery == 0 || i+1 == n {
@@ -108,7 +102,7 @@ func (s *suite) run(all []fault) {
 // was not as promised.
 func (s *suite) strike(f fault, row *Row) error {
 	time.Sleep(50*time.Millisecond + s.upTo(250*time.Millisecond))
-	if err := s.take(); err != nil {
+	if err := errors.Join(s.endHung(), s.take()); err != nil {
 		return err
 	}
 	before := s.ledger.Counts
@@ -152,7 +146,7 @@ func (s *suite) upTo(most time.Duration) time.Duration {
 
 func (s *suite) lookAtBaseline(where string) {
 	if err := s.requireBaseline(s.first); err != nil {
-		s.violation(where, err)
+		s.violation(where, errors.Join(err, s.renew()))
 		return
 	}
 	s.baselines++

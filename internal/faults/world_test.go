@@ -158,7 +158,7 @@ func (w *world) recovered(since time.Time, limit time.Duration) (time.Duration, 
 		took := time.Since(since)
 		switch {
 		case err != nil:
-			return took, err
+			return took, errors.Join(err, w.renew())
 		case s.Kind != "rdma":
 			answered, last = -1, s
 		case answered < 0:
@@ -256,6 +256,16 @@ func (w *world) requireBaseline(before holding) error {
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
+}
+
+// endHung counts calls that should have ended long ago, and ends their client.
+func (w *world) endHung() error {
+	s, err := w.client.ask(tell)
+	if err == nil && s.Overdue == 0 {
+		return nil
+	}
+	w.ledger.Hang(s.Overdue)
+	return errors.Join(err, w.renew())
 }
 
 // renew starts both processes anew, after they have said what they are doing.
