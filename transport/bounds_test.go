@@ -3,7 +3,6 @@ package transport
 import (
 	"context"
 	"errors"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -18,7 +17,6 @@ import (
 type fullLink struct {
 	*nullLink
 	recv    Receiver
-	told    sync.Once
 	waiting atomic.Int32
 }
 
@@ -26,7 +24,7 @@ func (l *fullLink) Start(r Receiver) { l.recv = r }
 
 func (l *fullLink) Close(err error) {
 	l.nullLink.Close(err)
-	l.told.Do(func() { go l.recv.Closed(err) })
+	go l.recv.Closed(err)
 }
 
 func (l *fullLink) Reserve(ctx context.Context, _ Class, _ int) (Slot, error) {
