@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -23,8 +24,10 @@ type fullLink struct {
 func (l *fullLink) Start(r Receiver) { l.recv = r }
 
 func (l *fullLink) Close(err error) {
-	l.nullLink.Close(err)
-	go l.recv.Closed(err)
+	l.once.Do(func() {
+		close(l.done)
+		go l.recv.Closed(err)
+	})
 }
 
 func (l *fullLink) Reserve(ctx context.Context, _ Class, _ int) (Slot, error) {
@@ -128,7 +131,12 @@ func TestWrongFrameEndsSession(t *testing.T) {
 				}
 			}
 			require.ErrorAs(t, err, new(*wire.ParseError))
-			require.ErrorIs(t, s.Err(), err)
+			if strings.HasPrefix(name, "seq") { // the fast link has lost frames, which are kept
+				require.NoError(t, s.Err())
+				s.Close(nil)
+			} else {
+				require.ErrorIs(t, s.Err(), err)
+			}
 			<-s.Done()
 		})
 	}

@@ -23,6 +23,7 @@ type memory struct {
 	wires    map[uint64]net.Conn // by epoch: the end that the second side takes
 	control  []net.Conn          // of control links
 	refuses  atomic.Bool         // new connections
+	mute     atomic.Bool         // of new connections nothing comes back
 	all      []*stallable
 }
 
@@ -101,6 +102,7 @@ func (m *memory) pipe(ctx context.Context) (net.Conn, error) {
 		return nil, syscall.ECONNREFUSED
 	}
 	a, b := m.newPipe()
+	b.(*stallable).stalled.Store(m.mute.Load())
 	select {
 	case l.conns <- b:
 		m.mu.Lock()

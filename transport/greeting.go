@@ -98,8 +98,8 @@ func (g *greeting) Closed(err error) {
 }
 
 // greet is the client's exchange of HELLO on a new link. hello runs at most
-// once, in the link's goroutine, before greet returns. On error the link is
-// closed.
+// once, in the link's goroutine, before greet returns. On error it is the
+// caller's to close the link.
 func greet(ctx context.Context, link Link, own *wire.HelloMsg, hello func(*wire.HelloMsg) (*path, error)) error {
 	result := make(chan error, 1)
 	g := &greeting{client: true, hello: hello, done: func(err error) { result <- err }}
@@ -113,10 +113,6 @@ func greet(ctx context.Context, link Link, own *wire.HelloMsg, hello func(*wire.
 				err = <-result
 			}
 		}
-	}
-	if err != nil {
-		bid(link, wire.Close, err)
-		<-link.Done()
 	}
 	return err
 }

@@ -212,3 +212,23 @@ func TestSilence(t *testing.T) {
 		require.LessOrEqual(t, time.Since(heard), 4*time.Second+100*time.Millisecond)
 	})
 }
+
+// TestSlowResume: the client gives a new connection up over which the server
+// has gone on, but not answered in time: the session lives.
+func TestSlowResume(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		cn, sn := networkOf(m, nil), networkOf(m, nil)
+		cn.Config.ResumeWithin, sn.Config.ResumeWithin = time.Minute, time.Minute
+		c, s := connectOver(t, cn, sn)
+		m.mute.Store(true)
+		m.cut()
+		time.Sleep(4 * time.Second)
+		require.Equal(t, 1, s.Transport().Resumes)
+		require.Zero(t, c.Transport().Resumes)
+		m.mute.Store(false)
+		arrives(t, c, s, 1)
+		arrives(t, s, c, 2)
+		require.Equal(t, 1, c.Transport().Resumes)
+	})
+}

@@ -227,6 +227,10 @@ func (n *Network) greet(ctx context.Context, cfg Config, link Link, addr string,
 		s.begin()
 		return p, nil
 	})
+	if err != nil {
+		bid(link, wire.Close, err)
+		<-link.Done()
+	}
 	return s, err
 }
 

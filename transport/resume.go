@@ -118,12 +118,17 @@ func (s *Session) resume() error {
 	}
 	m := s.cfg.hello(s.id, s.unable)
 	m.Lanes = []wire.LaneState{{Lane: LaneID, Next: s.lane.in.expected.Load()}}
-	return greet(ctx, link, &m, func(peer *wire.HelloMsg) (*path, error) {
+	err = greet(ctx, link, &m, func(peer *wire.HelloMsg) (*path, error) {
 		if peer.Session != s.id {
 			return nil, fmt.Errorf("HELLO for session %x, asked for %x", peer.Session, s.id)
 		}
 		return s.attach(link, nil)
 	})
+	if err != nil { // without CLOSE, which would end the session: the server may have it on this link
+		link.Close(err)
+		<-link.Done()
+	}
+	return err
 }
 
 // attach takes in a new control link, which knows the session on both sides.
