@@ -4,16 +4,16 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"flag"
 	"io"
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/verbena-rpc/verbena/bench/internal/results"
 )
 
 // The test binary is also the server process that run starts.
@@ -29,7 +29,7 @@ func TestRunMeasuresEveryCell(t *testing.T) {
 	for _, codec := range []string{"proto", "raw"} {
 		path := filepath.Join(t.TempDir(), "out.json")
 		err := dispatch(t.Context(), []string{
-			"run", "-sizes", "0,64,20K", "-callers", "1,8", "-duration", "50ms", "-warmup", "10ms", "-rounds", "2",
+			"run", "-rate", "0,2000", "-sizes", "0,64,20K", "-callers", "1,8", "-duration", "50ms", "-warmup", "10ms", "-rounds", "2",
 			"-codec", codec, "-json", path,
 		})
 		require.NoError(t, err)
@@ -42,32 +42,20 @@ func TestRunMeasuresEveryCell(t *testing.T) {
 			transports[c.Transport] = true
 		}
 		require.Equal(t, os.Getenv("VERBENA_VM") != "", transports["rdma"], "measured: %v", transports)
-		require.Len(t, r.Rows, len(transports)*3*2, "three sizes, two numbers of callers")
+		require.Len(t, r.Rows, len(transports)*3*2*2, "three sizes, two numbers of callers, two loads")
 		for _, c := range r.Rows {
 			require.NotEmpty(t, c.Transport)
 			if c.Transport == "tcp" {
 				require.NotEmpty(t, c.Reason)
 			}
 			require.Equal(t, 2, c.Rounds)
+			require.Len(t, c.Samples, 2)
 			require.Positive(t, c.Calls, "%+v", c)
+			require.Equal(t, 100.0, c.Latency[len(c.Latency)-1].Percent)
 			require.LessOrEqual(t, c.P50, c.P99)
 			require.LessOrEqual(t, c.P99, c.P999)
 		}
 	}
-}
-
-// A caller that fails ends the measurement, however long it was to take.
-func TestHammerEndsWithTheFirstError(t *testing.T) {
-	lost := errors.New("lost")
-	failing := func() echoFunc { return func(context.Context) error { return lost } }
-	_, err := hammer(t.Context(), failing, 2, time.Hour, time.Hour)
-	require.ErrorIs(t, err, lost)
-
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	waiting := func() echoFunc { return func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() } }
-	_, err = hammer(ctx, waiting, 2, time.Hour, time.Hour)
-	require.ErrorIs(t, err, context.Canceled)
 }
 
 func TestBadFlags(t *testing.T) {
@@ -79,6 +67,7 @@ func TestBadFlags(t *testing.T) {
 		{[]string{"run", "-callers", "0"}, "-callers has 0"},
 		{[]string{"run", "-sizes", "64M"}, "-sizes has 67108864"},
 		{[]string{"run", "-duration", "-1s"}, "-duration is -1s"},
+		{[]string{"run", "-rate", "20M"}, "-rate has 20971520"},
 		{[]string{"run", "-rounds", "0"}, "-rounds is 0"},
 		{[]string{"run", "-codec", "xml"}, `-codec is "xml"`},
 		{[]string{"run", "-transport", "smoke"}, `-transport is "smoke"`},
@@ -129,19 +118,14 @@ func TestPerftestTable(t *testing.T) {
 	}
 }
 
-func TestMedianIsPerFigure(t *testing.T) {
-	got := median([]sample{{Calls: 1, P50: 3, P99: 10}, {Calls: 2, P50: 1, P99: 30}, {Calls: 3, P50: 2, P99: 20}})
-	require.Equal(t, sample{Calls: 6, P50: 2, P99: 20}, got)
-}
-
 // Each floor of -check is noticed when it is missed, alone.
 func TestCheckNamesTheFloor(t *testing.T) {
 	good := func() *report {
 		return &report{
 			Perftest: &perftest{SendLat: 25, SendRate: 10_000},
 			Rows: []row{
-				{Transport: "rdma", Size: perftestSize, Callers: 1, sample: sample{P50: 150}},
-				{Transport: "rdma", Size: perftestSize, Callers: 64, sample: sample{CallsPerSec: 2500}},
+				{Transport: "rdma", Cell: results.Cell{Size: perftestSize, Callers: 1, Sample: results.Sample{P50: 150}}},
+				{Transport: "rdma", Cell: results.Cell{Size: perftestSize, Callers: 64, Sample: results.Sample{CallsPerSec: 2500}}},
 			},
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/verbena-rpc/verbena/bench/internal/echo"
+	"github.com/verbena-rpc/verbena/bench/internal/load"
+	"github.com/verbena-rpc/verbena/bench/internal/results"
 	"github.com/verbena-rpc/verbena/rpc"
 	"github.com/verbena-rpc/verbena/transport"
 )
@@ -16,18 +18,18 @@ import (
 func clientCommand(ctx context.Context, args []string) error {
 	var (
 		s settings
-		l load
+		w workload
 	)
 	fs := flag.NewFlagSet("bench client", flag.ContinueOnError)
 	addr := fs.String("addr", "127.0.0.1:7471", "`address` of the server")
 	local := fs.String("local", "", "local `address` to connect from; chooses the device")
 	jsonPath := fs.String("json", "", "write the report to this `file`")
 	s.register(fs)
-	l.register(fs)
+	w.register(fs)
 	if err := parse(fs, args); err != nil {
 		return err
 	}
-	if err := l.validate(); err != nil {
+	if err := w.validate(); err != nil {
 		return err
 	}
 	stopProfile, err := s.startProfile()
@@ -43,15 +45,15 @@ func clientCommand(ctx context.Context, args []string) error {
 
 	r := newReport(s)
 	r.NoPeer = "it runs beside `bench run`"
-	cells := newCells(l)
-	for round := range l.rounds {
-		if err := c.round(ctx, cells, l, round); err != nil {
+	cells := newCells(w)
+	for round := range w.rounds {
+		if err := c.round(ctx, cells, w, round); err != nil {
 			return err
 		}
 	}
 	progress("")
 	for _, cell := range cells {
-		r.Rows = append(r.Rows, cell.row(l))
+		r.Rows = append(r.Rows, cell.row(w))
 	}
 	return finish(r, *jsonPath)
 }
@@ -64,7 +66,7 @@ func finish(r *report, jsonPath string) error {
 	if jsonPath == "" {
 		return nil
 	}
-	return r.writeJSON(jsonPath)
+	return results.Write(jsonPath, r)
 }
 
 // client is one connection to a bench server.
@@ -95,10 +97,10 @@ func (c *client) close() {
 }
 
 // round adds one sample to each cell.
-func (c *client) round(ctx context.Context, cells []*cell, l load, round int) error {
+func (c *client) round(ctx context.Context, cells []*cell, w workload, round int) error {
 	for _, cell := range cells {
-		progress("round %d/%d: %s, %d callers over %v", round+1, l.rounds, formatSize(cell.size), cell.callers, c.conn.Transport().Kind)
-		if err := cell.measure(ctx, c, l); err != nil {
+		progress("round %d/%d: %s, %d callers over %v", round+1, w.rounds, results.FormatSize(cell.size), cell.callers, c.conn.Transport().Kind)
+		if err := cell.measure(ctx, c, w); err != nil {
 			return err
 		}
 	}
@@ -106,11 +108,11 @@ func (c *client) round(ctx context.Context, cells []*cell, l load, round int) er
 }
 
 // newCall returns a call with messages of its own, reused from call to call.
-func (c *client) newCall(codec string, size int) func() echoFunc {
+func (c *client) newCall(codec string, size int) func() load.Call {
 	if codec == "raw" {
-		return func() echoFunc { return c.rawCall(size) }
+		return func() load.Call { return c.rawCall(size) }
 	}
-	return func() echoFunc {
+	return func() load.Call {
 		request := &echo.Payload{Data: make([]byte, size)}
 		return func(ctx context.Context) error {
 			reply, err := c.stub.Echo(ctx, request)
@@ -124,9 +126,8 @@ func (c *client) newCall(codec string, size int) func() echoFunc {
 
 // usage is what both processes have used so far.
 type usage struct {
-	clientCPU, serverCPU         time.Duration
-	clientObjects, serverObjects uint64
-	batches                      uint64
+	client, server load.Usage
+	batches        uint64
 }
 
 func (c *client) usage(ctx context.Context) (usage, error) {
@@ -136,26 +137,27 @@ func (c *client) usage(ctx context.Context) (usage, error) {
 	}
 	stats := c.conn.Transport().Link.Stats
 	return usage{
-		clientCPU:     cpuTime(),
-		serverCPU:     time.Duration(u.CpuNs),
-		clientObjects: heapObjects(),
-		serverObjects: u.Objects,
-		batches:       stats.SendBatches + stats.RecvBatches,
+		client:  load.ReadUsage(),
+		server:  load.Usage{CPU: time.Duration(u.CpuNs), Objects: u.Objects},
+		batches: stats.SendBatches + stats.RecvBatches,
 	}, nil
 }
 
-// cell is one combination of size and callers, with a sample per round.
+// cell is one combination of size, callers and rate, with a sample per round.
 type cell struct {
-	size, callers int
-	samples       []sample
-	info          transport.Info // of the last round
+	size, callers, rate int
+	samples             []results.Sample
+	latency             load.Histogram
+	info                transport.Info // of the last round
 }
 
-func newCells(l load) []*cell {
+func newCells(w workload) []*cell {
 	var cells []*cell
-	for _, size := range l.sizes {
-		for _, callers := range l.callers {
-			cells = append(cells, &cell{size: size, callers: callers})
+	for _, size := range w.sizes {
+		for _, callers := range w.callers {
+			for _, rate := range w.rates {
+				cells = append(cells, &cell{size: size, callers: callers, rate: rate, latency: load.NewHistogram()})
+			}
 		}
 	}
 	return cells
@@ -163,47 +165,40 @@ func newCells(l load) []*cell {
 
 // measure adds one round. Usage is taken around the whole of it, warm-up and
 // callers' own start included, and spread over all calls that were made.
-func (c *cell) measure(ctx context.Context, cl *client, l load) error {
+func (c *cell) measure(ctx context.Context, cl *client, w workload) error {
 	before, err := cl.usage(ctx)
 	if err != nil {
 		return err
 	}
-	m, err := hammer(ctx, cl.newCall(l.codec, c.size), c.callers, l.warmup, l.duration)
+	o := load.Options{Callers: c.callers, Warmup: w.warmup, Duration: w.duration}
+	var m load.Result
+	if c.rate > 0 {
+		m, err = load.Open(ctx, cl.newCall(w.codec, c.size), c.rate, o)
+	} else {
+		m, err = load.Closed(ctx, cl.newCall(w.codec, c.size), o)
+	}
 	if err != nil {
-		return err
+		return fmt.Errorf("echo: %w", err)
 	}
 	after, err := cl.usage(ctx)
 	if err != nil {
 		return err
 	}
 	c.info = cl.conn.Transport()
-	perCall := func(n float64) float64 { return n / float64(max(m.AllCalls, 1)) }
-	us := func(q float64) float64 { return float64(m.Latency.ValueAtQuantile(q)) / 1e3 }
-	c.samples = append(c.samples, sample{
-		Calls:         m.Calls,
-		CallsPerSec:   float64(m.Calls) / m.Seconds,
-		P50:           us(50),
-		P99:           us(99),
-		P999:          us(99.9),
-		ClientObjects: perCall(float64(after.clientObjects - before.clientObjects)),
-		ServerObjects: perCall(float64(after.serverObjects - before.serverObjects)),
-		ClientCPU:     perCall(float64((after.clientCPU - before.clientCPU).Nanoseconds()) / 1e3),
-		ServerCPU:     perCall(float64((after.serverCPU - before.serverCPU).Nanoseconds()) / 1e3),
-		Batches:       perCall(float64(after.batches - before.batches)),
-	})
+	sample := results.NewSample(m, after.client.Sub(before.client), after.server.Sub(before.server))
+	sample.Batches = float64(after.batches-before.batches) / float64(max(m.AllCalls, 1))
+	c.samples = append(c.samples, sample)
+	c.latency.Merge(m.Latency)
 	return nil
 }
 
-func (c *cell) row(l load) row {
+func (c *cell) row(w workload) row {
 	return row{
 		Transport: c.info.Kind.String(),
 		Reason:    c.info.Reason,
 		Device:    c.info.Link.Device,
 		MTU:       c.info.Link.MTU,
-		Codec:     l.codec,
-		Size:      c.size,
-		Callers:   c.callers,
-		Rounds:    len(c.samples),
-		sample:    median(c.samples),
+		Codec:     w.codec,
+		Cell:      results.NewCell(c.size, c.callers, c.rate, c.samples, c.latency),
 	}
 }

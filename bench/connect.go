@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
@@ -14,6 +13,7 @@ import (
 	"time"
 
 	"github.com/verbena-rpc/verbena/bench/internal/echo"
+	"github.com/verbena-rpc/verbena/bench/internal/results"
 	"github.com/verbena-rpc/verbena/rpc"
 	"github.com/verbena-rpc/verbena/transport"
 	"github.com/verbena-rpc/verbena/transport/rdma"
@@ -65,11 +65,7 @@ func connectCommand(ctx context.Context, args []string) error {
 		return err
 	}
 	if *jsonPath != "" {
-		b, err := json.MarshalIndent(r, "", "  ")
-		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(*jsonPath, append(b, '\n'), 0o644); err != nil {
+		if err := results.Write(*jsonPath, r); err != nil {
 			return err
 		}
 	}
@@ -166,7 +162,7 @@ func (k *connector) connect(ctx context.Context) error {
 
 // connectReport is what -json writes.
 type connectReport struct {
-	System string       `json:"system"`
+	results.Header
 	Rows   []connectRow `json:"rows"`
 	Gain   float64      `json:"gain"`    // total of "all cold" over that of "pool"
 	Pooled float64      `json:"no_pool"` // and of "no pool"
@@ -184,7 +180,7 @@ type connectRow struct {
 }
 
 func newConnectReport(kinds []*connector) *connectReport {
-	r := &connectReport{System: systemName()}
+	r := &connectReport{Header: results.NewHeader(results.Connect)}
 	totals := map[string]float64{}
 	for _, k := range kinds {
 		at := func(q float64, field func(*phases) float64) float64 {

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -17,6 +16,7 @@ import (
 	"time"
 
 	"github.com/verbena-rpc/verbena/bench/internal/echo"
+	"github.com/verbena-rpc/verbena/bench/internal/results"
 	"github.com/verbena-rpc/verbena/rpc"
 	"github.com/verbena-rpc/verbena/transport"
 	"github.com/verbena-rpc/verbena/transport/wire"
@@ -72,11 +72,7 @@ func failoverCommand(ctx context.Context, args []string) error {
 		return err
 	}
 	if *jsonPath != "" {
-		b, err := json.MarshalIndent(r, "", "  ")
-		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(*jsonPath, append(b, '\n'), 0o644); err != nil {
+		if err := results.Write(*jsonPath, r); err != nil {
 			return err
 		}
 	}
@@ -258,9 +254,9 @@ func (h *mortalHalf) Connect(ctx context.Context, epoch uint64, peer wire.QP) (t
 
 // failoverReport is what -json writes. Times are medians in µs.
 type failoverReport struct {
-	System string        `json:"system"`
-	Rows   []failoverRow `json:"rows"`
-	Gain   float64       `json:"gain"` // resumed of "cold reconnect" over that of "to a standby link"
+	results.Header
+	Rows []failoverRow `json:"rows"`
+	Gain float64       `json:"gain"` // resumed of "cold reconnect" over that of "to a standby link"
 }
 
 type failoverRow struct {
@@ -272,7 +268,7 @@ type failoverRow struct {
 }
 
 func newFailoverReport(kinds []*victim) *failoverReport {
-	r := &failoverReport{System: systemName()}
+	r := &failoverReport{Header: results.NewHeader(results.Failover)}
 	at := func(values []float64, q float64) float64 {
 		values = slices.Sorted(slices.Values(values))
 		return values[int(q*float64(len(values)))]

@@ -70,47 +70,53 @@ func (s *settings) validate() error {
 	return fmt.Errorf("-transport is %q, expected auto, rdma or tcp", s.transport)
 }
 
-// load is what a client asks for: one cell per size and number of callers.
-type load struct {
+// workload is what a client asks for: one cell per size, number of callers and rate.
+type workload struct {
 	sizes    ints
 	callers  ints
+	rates    ints // calls/s; 0: a closed loop
 	duration time.Duration
 	warmup   time.Duration
 	rounds   int
 	codec    string
 }
 
-func (l *load) register(fs *flag.FlagSet) {
-	l.sizes, l.callers = ints{64, 4 << 10, 64 << 10, 1 << 20}, ints{1, 16, 64, 256}
-	fs.Var(&l.sizes, "sizes", "payload `bytes`, comma separated")
-	fs.Var(&l.callers, "callers", "`numbers` of concurrent callers, comma separated")
-	fs.DurationVar(&l.duration, "duration", 2*time.Second, "measured time of a cell and round")
-	fs.DurationVar(&l.warmup, "warmup", 300*time.Millisecond, "time before it that does not count")
-	fs.IntVar(&l.rounds, "rounds", 1, "rounds; medians are shown")
-	fs.StringVar(&l.codec, "codec", "proto", "payload codec: proto (generated stubs) or raw")
+func (w *workload) register(fs *flag.FlagSet) {
+	w.sizes, w.callers = ints{64, 4 << 10, 64 << 10, 1 << 20}, ints{1, 16, 64, 256}
+	w.rates = ints{0}
+	fs.Var(&w.sizes, "sizes", "payload `bytes`, comma separated")
+	fs.Var(&w.callers, "callers", "`numbers` of concurrent callers, comma separated")
+	fs.Var(&w.rates, "rate", "`calls/s` to offer, comma separated: a call is timed from when it was due; 0: a closed loop, each caller calls when its last call has returned")
+	fs.DurationVar(&w.duration, "duration", 2*time.Second, "measured time of a cell and round")
+	fs.DurationVar(&w.warmup, "warmup", 300*time.Millisecond, "time before it that does not count")
+	fs.IntVar(&w.rounds, "rounds", 1, "rounds; medians are shown")
+	fs.StringVar(&w.codec, "codec", "proto", "payload codec: proto (generated stubs) or raw")
 }
 
-func (l *load) validate() error {
+func (w *workload) validate() error {
 	const largest = 32 << 20
-	for _, n := range l.sizes {
+	for _, n := range w.sizes {
 		if n < 0 || n > largest {
 			return fmt.Errorf("-sizes has %d, expected 0 to %d bytes", n, largest)
 		}
 	}
-	for _, n := range l.callers {
+	for _, n := range w.callers {
 		if n < 1 || n > 1<<16 {
 			return fmt.Errorf("-callers has %d, expected 1 to %d", n, 1<<16)
 		}
 	}
+	for _, n := range w.rates {
+		if n > 10_000_000 {
+			return fmt.Errorf("-rate has %d, expected 0 to %d calls/s", n, 10_000_000)
+		}
+	}
 	switch {
-	case len(l.sizes) == 0 || len(l.callers) == 0:
-		return fmt.Errorf("-sizes and -callers need at least one number each")
-	case l.duration <= 0 || l.warmup < 0:
-		return fmt.Errorf("-duration is %v and -warmup %v, expected more than 0 and at least 0", l.duration, l.warmup)
-	case l.rounds < 1:
-		return fmt.Errorf("-rounds is %d, expected at least 1", l.rounds)
-	case l.codec != "proto" && l.codec != "raw":
-		return fmt.Errorf("-codec is %q, expected proto or raw", l.codec)
+	case w.duration <= 0 || w.warmup < 0:
+		return fmt.Errorf("-duration is %v and -warmup %v, expected more than 0 and at least 0", w.duration, w.warmup)
+	case w.rounds < 1:
+		return fmt.Errorf("-rounds is %d, expected at least 1", w.rounds)
+	case w.codec != "proto" && w.codec != "raw":
+		return fmt.Errorf("-codec is %q, expected proto or raw", w.codec)
 	}
 	return nil
 }
@@ -152,15 +158,4 @@ func parseSize(s string) (int, error) {
 		return 0, fmt.Errorf("%q is not a number like 64, 4K or 1M", s)
 	}
 	return n * unit, nil
-}
-
-// formatSize is the inverse of parseSize, for tables.
-func formatSize(n int) string {
-	switch {
-	case n >= 1<<20 && n%(1<<20) == 0:
-		return fmt.Sprintf("%d MiB", n>>20)
-	case n >= 1<<10 && n%(1<<10) == 0:
-		return fmt.Sprintf("%d KiB", n>>10)
-	}
-	return fmt.Sprintf("%d B", n)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/verbena-rpc/verbena/bench/internal/load"
 	"github.com/verbena-rpc/verbena/codec"
 	"github.com/verbena-rpc/verbena/rpc"
 )
@@ -21,7 +22,7 @@ var (
 func (echoServer) RawEcho(_ context.Context, in *[]byte) (*[]byte, error) { return in, nil }
 
 // rawCall returns a call that reuses its two buffers.
-func (c *client) rawCall(size int) echoFunc {
+func (c *client) rawCall(size int) load.Call {
 	request, reply := make([]byte, size), make([]byte, 0, size)
 	return func(ctx context.Context) error {
 		err := rpc.Call(ctx, c.conn, rawEcho, &request, &reply)

@@ -2,24 +2,18 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
-	"os"
-	"runtime"
 	"slices"
 	"strings"
 	"text/tabwriter"
-	"time"
+
+	"github.com/verbena-rpc/verbena/bench/internal/results"
 )
 
 // report is everything a run has found; it is what -json writes.
 type report struct {
-	Time     time.Time `json:"time"`
-	Go       string    `json:"go"`
-	System   string    `json:"system"`
-	CPUs     int       `json:"cpus"`
-	Procs    int       `json:"procs"` // of each process
+	results.Header
 	Poll     string    `json:"poll"`
 	Sums     sumCost   `json:"checksums"`
 	Rows     []row     `json:"rows"`
@@ -28,66 +22,17 @@ type report struct {
 }
 
 func newReport(s settings) *report {
-	return &report{
-		Time: time.Now().UTC(), Go: runtime.Version(), System: systemName(), CPUs: runtime.NumCPU(),
-		Procs: runtime.GOMAXPROCS(0), Poll: cmp.Or(s.poll, "adaptive"),
-		Sums: measureSums(),
-	}
+	return &report{Header: results.NewHeader(results.Run), Poll: cmp.Or(s.poll, "adaptive"), Sums: measureSums()}
 }
 
-// row is one cell of the table: medians over the rounds.
+// row is one cell of the table.
 type row struct {
 	Transport string `json:"transport"` // the link that really carried the calls
 	Reason    string `json:"reason,omitempty"`
 	Device    string `json:"device,omitempty"`
 	MTU       int    `json:"mtu,omitempty"`
 	Codec     string `json:"codec"`
-	Size      int    `json:"size_bytes"`
-	Callers   int    `json:"callers"`
-	Rounds    int    `json:"rounds"`
-	sample
-}
-
-// sample is what one round of a cell showed, per call where not said otherwise.
-type sample struct {
-	Calls         int64   `json:"calls"`
-	CallsPerSec   float64 `json:"calls_per_second"`
-	P50           float64 `json:"p50_us"`
-	P99           float64 `json:"p99_us"`
-	P999          float64 `json:"p999_us"`
-	ClientObjects float64 `json:"client_objects_per_call"`
-	ServerObjects float64 `json:"server_objects_per_call"`
-	ClientCPU     float64 `json:"client_cpu_us_per_call"`
-	ServerCPU     float64 `json:"server_cpu_us_per_call"`
-	Batches       float64 `json:"client_batches_per_call"` // posts and polls that brought something (rdma), system calls (tcp)
-}
-
-// median takes the median of every figure over the rounds of a cell.
-func median(samples []sample) sample {
-	mid := func(field func(*sample) float64) float64 {
-		values := make([]float64, len(samples))
-		for i := range samples {
-			values[i] = field(&samples[i])
-		}
-		slices.Sort(values)
-		return values[len(values)/2]
-	}
-	var calls int64
-	for _, s := range samples {
-		calls += s.Calls
-	}
-	return sample{
-		Calls:         calls,
-		CallsPerSec:   mid(func(s *sample) float64 { return s.CallsPerSec }),
-		P50:           mid(func(s *sample) float64 { return s.P50 }),
-		P99:           mid(func(s *sample) float64 { return s.P99 }),
-		P999:          mid(func(s *sample) float64 { return s.P999 }),
-		ClientObjects: mid(func(s *sample) float64 { return s.ClientObjects }),
-		ServerObjects: mid(func(s *sample) float64 { return s.ServerObjects }),
-		ClientCPU:     mid(func(s *sample) float64 { return s.ClientCPU }),
-		ServerCPU:     mid(func(s *sample) float64 { return s.ServerCPU }),
-		Batches:       mid(func(s *sample) float64 { return s.Batches }),
-	}
+	results.Cell
 }
 
 func (r *report) find(transport string, size, callers int) *row {
@@ -100,26 +45,19 @@ func (r *report) find(transport string, size, callers int) *row {
 	return nil
 }
 
-func (r *report) writeJSON(path string) error {
-	b, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(path, append(b, '\n'), 0o644)
-}
-
 // writeTable prints the cells, then perftest and the ratios to it.
 func (r *report) writeTable(w io.Writer) error {
 	slices.SortStableFunc(r.Rows, func(a, b row) int {
-		return cmp.Or(cmp.Compare(a.Size, b.Size), cmp.Compare(a.Callers, b.Callers), cmp.Compare(a.Transport, b.Transport))
+		return cmp.Or(cmp.Compare(a.Size, b.Size), cmp.Compare(a.Callers, b.Callers),
+			cmp.Compare(a.Rate, b.Rate), cmp.Compare(a.Transport, b.Transport))
 	})
 	fmt.Fprintf(w, "\nEcho calls (%s), %s, %d CPUs, %s, GOMAXPROCS %d, polling: %s\n\n",
 		strings.Join(r.codecs(), ", "), r.System, r.CPUs, r.Go, r.Procs, r.Poll)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "size\tcallers\tlink\tcalls/s\tp50 µs\tp99 µs\tp99.9 µs\tobjects c+s\tCPU µs c+s\tbatches\t")
+	fmt.Fprintln(t, "size\tcallers\trate\tlink\tcalls/s\tp50 µs\tp99 µs\tp99.9 µs\tobjects c+s\tCPU µs c+s\tbatches\t")
 	for _, c := range r.Rows {
-		fmt.Fprintf(t, "%s\t%d\t%s\t%.0f\t%.1f\t%.1f\t%.1f\t%.1f + %.1f\t%.1f + %.1f\t%.2f\t\n",
-			formatSize(c.Size), c.Callers, c.Transport, c.CallsPerSec, c.P50, c.P99, c.P999,
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%.0f\t%.1f\t%.1f\t%.1f\t%.1f + %.1f\t%.1f + %.1f\t%.2f\t\n",
+			results.FormatSize(c.Size), c.Callers, rate(c.Rate), c.Transport, c.CallsPerSec, c.P50, c.P99, c.P999,
 			c.ClientObjects, c.ServerObjects, c.ClientCPU, c.ServerCPU, c.Batches)
 	}
 	if err := t.Flush(); err != nil {
@@ -129,6 +67,14 @@ func (r *report) writeTable(w io.Writer) error {
 	r.Sums.write(w)
 	r.writePerftest(w)
 	return nil
+}
+
+// rate is what a row says of its load.
+func rate(callsPerSec int) string {
+	if callsPerSec == 0 {
+		return "closed"
+	}
+	return fmt.Sprintf("%d/s", callsPerSec)
 }
 
 func (r *report) codecs() []string {

@@ -26,22 +26,22 @@ import (
 func runCommand(ctx context.Context, args []string) error {
 	var (
 		s settings
-		l load
+		w workload
 	)
 	fs := flag.NewFlagSet("bench run", flag.ContinueOnError)
 	jsonPath := fs.String("json", "", "write the report to this `file`")
 	quick := fs.Bool("quick", false, "64 B and 4 KiB, 1 and 64 callers, three short rounds")
 	check := fs.Bool("check", false, "fail unless the floors against perftest hold")
 	s.register(fs)
-	l.register(fs)
+	w.register(fs)
 	if err := parse(fs, args); err != nil {
 		return err
 	}
 	if *quick {
-		l.sizes, l.callers = ints{64, 4 << 10}, ints{1, 64}
-		l.duration, l.rounds = time.Second, 3
+		w.sizes, w.callers = ints{64, 4 << 10}, ints{1, 64}
+		w.duration, w.rounds = time.Second, 3
 	}
-	if err := errors.Join(s.validate(), l.validate()); err != nil {
+	if err := errors.Join(s.validate(), w.validate()); err != nil {
 		return err
 	}
 	s.procs = cmp.Or(s.procs, max(1, runtime.NumCPU()/2))
@@ -64,22 +64,22 @@ func runCommand(ctx context.Context, args []string) error {
 	}
 	defer server.stop()
 
-	subjects := newSubjects(s, l)
+	subjects := newSubjects(s, w)
 	r := newReport(s)
 	if noPeer != nil {
 		r.NoPeer = noPeer.Error()
 	} else {
 		r.Perftest = &perftest{}
 	}
-	for round := range l.rounds {
-		progress("round %d/%d: perftest", round+1, l.rounds)
+	for round := range w.rounds {
+		progress("round %d/%d: perftest", round+1, w.rounds)
 		if r.Perftest != nil {
 			if err := r.Perftest.round(ctx, ends); err != nil {
 				r.Perftest, r.NoPeer = nil, err.Error()
 			}
 		}
 		for _, sub := range subjects {
-			if err := sub.round(ctx, local, server.addr, l, round); err != nil {
+			if err := sub.round(ctx, local, server.addr, w, round); err != nil {
 				return err
 			}
 			if sub.settings.transport == "auto" && sub.kind() == transport.TCP {
@@ -91,7 +91,7 @@ func runCommand(ctx context.Context, args []string) error {
 	progress("")
 	for _, sub := range subjects {
 		for _, cell := range sub.cells {
-			r.Rows = append(r.Rows, cell.row(l))
+			r.Rows = append(r.Rows, cell.row(w))
 		}
 	}
 	if err := finish(r, *jsonPath); err != nil {
@@ -110,7 +110,7 @@ type subject struct {
 }
 
 // newSubjects makes one for each transport that the settings ask for.
-func newSubjects(s settings, l load) []subject {
+func newSubjects(s settings, w workload) []subject {
 	kinds := []string{s.transport}
 	if s.transport == "auto" {
 		kinds = []string{"auto", "tcp"} // in this order, see runCommand
@@ -118,20 +118,20 @@ func newSubjects(s settings, l load) []subject {
 	var subjects []subject
 	for _, kind := range kinds {
 		s.transport = kind
-		subjects = append(subjects, subject{settings: s, cells: newCells(l)})
+		subjects = append(subjects, subject{settings: s, cells: newCells(w)})
 	}
 	return subjects
 }
 
 // round measures every cell once, over a connection of its own: a poller of
 // another transport must not take the CPU meanwhile.
-func (s *subject) round(ctx context.Context, local, addr string, l load, round int) error {
+func (s *subject) round(ctx context.Context, local, addr string, w workload, round int) error {
 	c, err := dial(ctx, s.settings, local, addr)
 	if err != nil {
 		return err
 	}
 	defer c.close()
-	return c.round(ctx, s.cells, l, round)
+	return c.round(ctx, s.cells, w, round)
 }
 
 // kind is what carried the calls of the last round.

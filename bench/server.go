@@ -9,6 +9,7 @@ import (
 	"os"
 
 	"github.com/verbena-rpc/verbena/bench/internal/echo"
+	"github.com/verbena-rpc/verbena/bench/internal/load"
 	"github.com/verbena-rpc/verbena/rpc"
 )
 
@@ -18,7 +19,8 @@ type echoServer struct{}
 func (echoServer) Echo(_ context.Context, in *echo.Payload) (*echo.Payload, error) { return in, nil }
 
 func (echoServer) Usage(context.Context, *echo.UsageRequest) (*echo.UsageReply, error) {
-	return &echo.UsageReply{CpuNs: uint64(cpuTime()), Objects: heapObjects()}, nil
+	u := load.ReadUsage()
+	return &echo.UsageReply{CpuNs: uint64(u.CPU), Objects: u.Objects}, nil
 }
 
 // serverCommand serves until ctx ends or, as a child of run, until its

@@ -1,4 +1,4 @@
-package main
+package results
 
 import (
 	"golang.org/x/sys/unix"
