@@ -15,7 +15,8 @@ const ticks = 3
 // control link is lost; shorter where Config.Keepalive is.
 const probeTime = 2 * time.Second
 
-// SilentError says that nothing came over a link although the peer was asked.
+// SilentError says that nothing came over a link although the peer was asked, or
+// no answer to MOVE.
 type SilentError struct{ For time.Duration }
 
 func (e *SilentError) Error() string { return fmt.Sprintf("the peer was silent for %v", e.For) }
@@ -42,6 +43,12 @@ func (s *Session) keepAlive() {
 }
 
 func (s *Session) listen(p *path) {
+	if p == s.target { // a link may have lost MOVE, and live
+		if p.waits++; p.waits > ticks {
+			p.link.Close(&SilentError{s.cfg.Keepalive})
+			return
+		}
+	}
 	if heard := p.heard.Load(); heard != p.counted {
 		p.counted, p.silent = heard, 0
 		return

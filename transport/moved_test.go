@@ -14,12 +14,12 @@ import (
 
 // fallback makes a session that is on TCP, for its first attempt at a fast link
 // has failed. The next begins after a second.
-func fallback(t *testing.T, fc, fs *fabric) (m *memory, c, s peer) {
+func fallback(t *testing.T, fc, fs *fabric, keepalive time.Duration) (m *memory, c, s peer) {
 	t.Helper()
 	m = newMemory()
 	cn, sn := networkOf(m, fc), networkOf(m, fs)
 	for _, n := range []*transport.Network{cn, sn} {
-		n.Config.Keepalive = 24 * time.Hour // acknowledges nothing meanwhile
+		n.Config.Keepalive = keepalive // nothing is acknowledged for a third of it
 		n.Config.Standby, n.Config.ReturnAfter = -1, time.Hour
 	}
 	cn.Config.RetryAfter = time.Second
@@ -51,11 +51,29 @@ func TestMoveAnswerLost(t *testing.T) {
 			l.Close(errTest)
 			return true
 		}
-		_, c, s := fallback(t, fc, fs)
+		_, c, s := fallback(t, fc, fs, time.Hour)
 		arrives(t, c, s, 1) // not acknowledged: the client waits for the answer
 		time.Sleep(1500 * time.Millisecond)
 		require.True(t, ate.Load())
 		require.Equal(t, transport.TCP, c.Transport().Kind)
+		arrives(t, c, s, 2)
+		arrives(t, s, c, 3)
+	})
+}
+
+// TestMoveUnanswered: the answer is lost on a link that lives, which happens where
+// one takes an old packet for a new one.
+func TestMoveUnanswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fc, fs := &fabric{}, &fabric{}
+		var ate atomic.Bool
+		fs.eats = func(l *fastLink, h *wire.Header) bool { return h.Kind == wire.Move && !ate.Swap(true) }
+		_, c, s := fallback(t, fc, fs, 9*time.Second)
+		time.Sleep(900 * time.Millisecond)
+		send(t, c, wire.Header{Kind: wire.Call, Call: 1}, make([]byte, 10))
+		payload(within(t, s.sink.messages))
+		time.Sleep(700 * time.Millisecond)
+		require.True(t, ate.Load())
 		arrives(t, c, s, 2)
 		arrives(t, s, c, 3)
 	})
@@ -66,7 +84,7 @@ func TestMigrateBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fc, fs := &fabric{}, &fabric{}
 		fs.eats = func(l *fastLink, h *wire.Header) bool { return h.Kind == wire.Move }
-		_, c, s := fallback(t, fc, fs)
+		_, c, s := fallback(t, fc, fs, time.Hour)
 		arrives(t, c, s, 1)
 		time.Sleep(1500 * time.Millisecond)
 		for call := range uint64(10) { // these the server does not take in: they came by TCP
@@ -89,7 +107,7 @@ func TestMigrateBack(t *testing.T) {
 // gone to a link with smaller frames.
 func TestWideSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, c, s := fallback(t, &fabric{narrow: 1000}, &fabric{narrow: 1000})
+		_, c, s := fallback(t, &fabric{narrow: 1000}, &fabric{narrow: 1000}, time.Hour)
 		slots := map[peer]transport.Slot{}
 		for _, p := range []peer{c, s} {
 			slot, err := p.Lane().Reserve(t.Context(), transport.Small, 60<<10)
@@ -117,7 +135,7 @@ func TestWideSlot(t *testing.T) {
 // TCP to be acknowledged, when TCP dies: the lane goes on on a new connection.
 func TestControlDiesBeforeFit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, c, s := fallback(t, &fabric{narrow: 1000}, &fabric{narrow: 1000})
+		m, c, s := fallback(t, &fabric{narrow: 1000}, &fabric{narrow: 1000}, time.Hour)
 		send(t, c, wire.Header{Kind: wire.Call, Call: 1}, make([]byte, 60<<10))
 		payload(within(t, s.sink.messages)) // and not acknowledged
 		time.Sleep(1500 * time.Millisecond)

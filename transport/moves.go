@@ -46,7 +46,7 @@ func (s *Session) steer() {
 		return
 	}
 	s.move++
-	s.target = p
+	s.target, p.waits = p, 0
 	s.enter(p)
 }
 

@@ -31,6 +31,7 @@ type path struct {
 	queue    []ownFrame // frames of the session that wait for room
 	sending  bool       // a goroutine sends them
 	entering bool       // MOVE waits for room
+	waits    int        // ticks since MOVE was asked for
 	counted  uint32     // of heard, at the last tick
 	silent   int        // ticks since something came
 	left     bool       // the peer knows that the link is over
