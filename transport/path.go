@@ -84,11 +84,13 @@ func (p *path) Frame(h *wire.Header) error {
 }
 
 // final ends the session with what is wrong with a frame of the lane: it would
-// come again on another link. Not so frames that a fast link has lost, as one
-// does that took an old packet for a new one: they come on another.
+// come again on another link. Not so where a fast link has lost frames, MOVE or
+// those before, as one does that took an old packet for a new one: they come on
+// another.
 func (p *path) final(err error) error {
 	var wrong *wire.ParseError
-	if err != nil && !(p.fast() && errors.As(err, &wrong) && wrong.Field == "seq") {
+	lost := errors.As(err, &wrong) && (wrong.Field == "seq" || wrong.Field == "kind")
+	if err != nil && !(lost && p.fast()) {
 		p.s.end("closed here", err, true)
 	}
 	return err
