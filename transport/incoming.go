@@ -62,7 +62,7 @@ func (in *incoming) land(p *path, h *wire.Header) ([]byte, error) {
 func (in *incoming) check(p *path, h *wire.Header) (wanted bool, err error) {
 	if in.from != p {
 		if !in.moved {
-			return false, &wire.ParseError{Field: "kind", Got: uint64(h.Kind), Want: "MOVE before frames of the lane"}
+			return false, &wire.ParseError{Field: "seq", Got: uint64(h.Seq), Want: "MOVE before frames of the lane"}
 		}
 		return false, nil
 	}

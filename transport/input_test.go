@@ -135,7 +135,7 @@ func TestBadInput(t *testing.T) {
 		{"HELLO of one byte", frame(wire.Header{Kind: wire.Hello}, []byte{1}), "HELLO TLV header"},
 		{"HELLO oversized", length(frame(wire.Header{Kind: wire.Hello}, nil), 4097), "length"},
 		{"HELLO of 4 GiB", length(frame(wire.Header{Kind: wire.Hello}, nil), 1<<32-1), "length"},
-		{"call before MOVE", join(goodHello(), callFrame(0, wire.Header{}, small)), "kind"},
+		{"call before MOVE", join(goodHello(), callFrame(0, wire.Header{}, small)), "seq"},
 		{"MOVE beyond what was sent", join(goodHello(), frame(wire.Header{Kind: wire.Move, Lane: transport.LaneID, Arg: 1, Ack: 1}, nil)), "ack"},
 		{"MOVE of another lane", join(goodHello(), frame(wire.Header{Kind: wire.Move, Lane: 2, Arg: 1}, nil)), "lane"},
 		{"call before HELLO", callFrame(0, wire.Header{}, small), "kind"},

@@ -89,7 +89,7 @@ func (p *path) Frame(h *wire.Header) error {
 // another.
 func (p *path) final(err error) error {
 	var wrong *wire.ParseError
-	lost := errors.As(err, &wrong) && (wrong.Field == "seq" || wrong.Field == "kind")
+	lost := errors.As(err, &wrong) && wrong.Field == "seq"
 	if err != nil && !(lost && p.fast()) {
 		p.s.end("closed here", err, true)
 	}
