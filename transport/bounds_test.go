@@ -95,6 +95,12 @@ func TestPeerThatSaysAndDoesNotRead(t *testing.T) {
 						require.LessOrEqual(t, link.waiting.Load(), int32(2), "goroutines")
 					}
 				}
+				if name == "CANCEL" { // calls, of which ACKs are due
+					require.NoError(t, s.Err())
+					s.mu.Lock()
+					require.NotNil(t, s.control)
+					s.mu.Unlock()
+				}
 				s.Close(nil)
 				<-s.Done()
 			})
@@ -179,4 +185,46 @@ func TestMoveBeforeReady(t *testing.T) {
 	require.Zero(t, s.Transport().Kind)
 	s.Close(nil)
 	<-s.Done()
+}
+
+// TestMoveNarrows: what MOVE acknowledges may be what a fast link waited for.
+func TestMoveNarrows(t *testing.T) {
+	s, _, _ := fullSession(t)
+	p := newPath(s, newNullLink(RDMA), 7)
+	s.mu.Lock()
+	s.fast = append(s.fast, p)
+	s.mu.Unlock()
+	require.NoError(t, p.Frame(&wire.Header{Kind: wire.Move, Lane: LaneID, Arg: 1}))
+	require.NoError(t, s.Lane().Send(t.Context(), wire.Header{Kind: wire.Reply}, make([]byte, 100)))
+	s.limit(50)
+	narrow := make(chan struct{}, 1)
+	s.mu.Lock()
+	s.try = &attempt{narrow: narrow}
+	s.mu.Unlock()
+	require.False(t, s.lane.out.fits(50))
+	require.NoError(t, p.Frame(&wire.Header{Kind: wire.Move, Lane: LaneID, Arg: 2, Ack: 1}))
+	require.True(t, s.lane.out.fits(50))
+	require.Len(t, narrow, 1)
+	s.Close(nil)
+	<-s.Done()
+}
+
+// TestOutage: however long a network is out that lets nobody connect, up to the
+// time that sessions live without, they live.
+func TestOutage(t *testing.T) {
+	for seed := range uint64(20) {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorldOf(t, Config{MaxMessage: 1 << 20, MaxCalls: 8, FastLink: NeverFastLink, ResumeWithin: 4 * time.Second})
+			w.n.mu.Lock()
+			w.n.refuses = true
+			w.n.mu.Unlock()
+			for _, e := range w.n.live() {
+				e.die(errDead)
+			}
+			for range 33 + seed%2 {
+				time.Sleep(100 * time.Millisecond)
+			}
+			w.finish()
+		})
+	}
 }

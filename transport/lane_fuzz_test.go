@@ -81,6 +81,11 @@ func FuzzLane(f *testing.F) {
 		{opSend, 3, opSend + 1, 4, opAll, 0, opKill, 3, opWait, 20, opAll, 0, opSend, 5, opWait, 20, opAll, 0, opSend, 1},
 		{opMigrate, 0, opAll, 0, opSend, 6, opSend + 1, 6, opAll, 0, opMigrate, 1, opSend, 2, opDeliver, 0, opDeliver, 1, opLose, 2},
 		{opMigrate, 0, opAll, 0, opSend, 4, opMigrate, 1, opDeliver, 3, opDeliver, 2, opLose, 3, opSend, 3, opAll, 0},
+		{opSend, 3, opHalf, 2, opKill, 2, opWait, 20, opAll, 0, opSend + 1, 4, opSend + 1, 5, opHalf, 3, opKill, 3},
+		{opSend, 7, opDeliver, 2, opHalf, 2, opLose, 3, opAll, 0, opSend, 6, opDeliver, 1, opHalf, 1, opKill, 1, opWait, 9},
+		// A pump waits for room on the fast link as the lane goes back to TCP, where another does.
+		{opMigrate, 0, opAll, 0, opSend, 3, opSend, 3, opMigrate, 1, opFull, 3, opDeliver, 2, opDeliver, 3, opMigrate, 0, opFull, 0,
+			opDrain, 1, opDrain, 0, opFull, 3, opFull, 0, opAll, 0},
 		{opHold, 0x0a, opHold, 0x0b, opKill, 2, opWidth, 0, opWait, 30, opAll, 0, opWait, 30, opAll, 0, opCommit, 0, opCommit, 1},
 	} {
 		f.Add(steps)
@@ -101,16 +106,20 @@ func playLane(t *testing.T, ops []byte) {
 }
 
 func newWorld(t *testing.T) *world {
+	return newWorldOf(t, Config{
+		MaxMessage: 1 << 20, MaxCalls: 8, ResumeWithin: 24 * time.Hour,
+		ReturnAfter: time.Millisecond, RetryAfter: 10 * time.Millisecond,
+	})
+}
+
+func newWorldOf(t *testing.T, cfg Config) *world {
 	n := newLists(t)
 	w := &world{t: t, n: n}
 	for i := range w.sides {
 		w.sides[i] = &side{t: t, loose: map[uint64]struct{}{}, bytes: map[uint64]int{}}
 	}
 	network := func() *Network {
-		return &Network{Carrier: n, Fabric: n, Config: Config{
-			MaxMessage: 1 << 20, MaxCalls: 8, ResumeWithin: 24 * time.Hour,
-			ReturnAfter: time.Millisecond, RetryAfter: 10 * time.Millisecond,
-		}}
+		return &Network{Carrier: n, Fabric: n, Config: cfg}
 	}
 	a, err := network().Listen("")
 	require.NoError(t, err)

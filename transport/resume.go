@@ -18,8 +18,8 @@ const held = 6
 // Times between the client's attempts at a control connection.
 const (
 	firstRedial = 10 * time.Millisecond // doubled for each in a row
-	maxRedial   = 5 * time.Second
-	refusals    = 3 // connections refused in a row for the server to be gone
+	maxRedial   = 5 * time.Second       // while a fast link works; else often enough for the session to live
+	refusals    = 3                     // connections refused in a row for the server to be gone
 )
 
 // controlEnded goes on without the control link. Callers hold mu.
@@ -74,7 +74,7 @@ func (s *Session) endLost(why error) {
 func (s *Session) redial() {
 	refused := 0
 	for n := 0; ; n++ {
-		if !sleep(s.ctx, redialDelay(n, rand.Float64())) {
+		if !sleep(s.ctx, redialDelay(n, s.mostRedial(), rand.Float64())) {
 			return
 		}
 		err := s.resume()
@@ -92,9 +92,19 @@ func (s *Session) redial() {
 	}
 }
 
-// redialDelay is full jitter over a time that doubles.
-func redialDelay(n int, random float64) time.Duration {
-	return time.Duration(random * float64(min(firstRedial<<min(n, 16), maxRedial)))
+// mostRedial bounds the time between two attempts.
+func (s *Session) mostRedial() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.fast) > 0 {
+		return maxRedial
+	}
+	return min(maxRedial, s.cfg.ResumeWithin/8)
+}
+
+// redialDelay is full jitter over a time that doubles, up to most.
+func redialDelay(n int, most time.Duration, random float64) time.Duration {
+	return time.Duration(random * float64(min(firstRedial<<min(n, 16), most)))
 }
 
 func sleep(ctx context.Context, d time.Duration) bool {
