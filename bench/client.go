@@ -110,18 +110,9 @@ func (c *client) round(ctx context.Context, cells []*cell, w workload, round int
 // newCall returns a call with messages of its own, reused from call to call.
 func (c *client) newCall(codec string, size int) func() load.Call {
 	if codec == "raw" {
-		return func() load.Call { return c.rawCall(size) }
+		return func() load.Call { return echo.NewRawCall(c.conn, size) }
 	}
-	return func() load.Call {
-		request := &echo.Payload{Data: make([]byte, size)}
-		return func(ctx context.Context) error {
-			reply, err := c.stub.Echo(ctx, request)
-			if err == nil && len(reply.Data) != size {
-				err = fmt.Errorf("sent %d bytes, got %d back", size, len(reply.Data))
-			}
-			return err
-		}
-	}
+	return func() load.Call { return echo.NewCall(c.stub, size) }
 }
 
 // usage is what both processes have used so far.

@@ -9,19 +9,8 @@ import (
 	"os"
 
 	"github.com/verbena-rpc/verbena/bench/internal/echo"
-	"github.com/verbena-rpc/verbena/bench/internal/load"
 	"github.com/verbena-rpc/verbena/rpc"
 )
-
-// echoServer is the measured service.
-type echoServer struct{}
-
-func (echoServer) Echo(_ context.Context, in *echo.Payload) (*echo.Payload, error) { return in, nil }
-
-func (echoServer) Usage(context.Context, *echo.UsageRequest) (*echo.UsageReply, error) {
-	u := load.ReadUsage()
-	return &echo.UsageReply{CpuNs: uint64(u.CPU), Objects: u.Objects}, nil
-}
 
 // serverCommand serves until ctx ends or, as a child of run, until its
 // standard input does, which happens however the parent dies.
@@ -49,7 +38,7 @@ func serverCommand(ctx context.Context, args []string) error {
 	defer closeFabric(network)
 
 	server := rpc.NewServer(network)
-	if err := errors.Join(echo.RegisterEchoServer(server, echoServer{}), server.Register(rawService, echoServer{})); err != nil {
+	if err := echo.Register(server); err != nil {
 		return err
 	}
 	if err := server.Listen(*listen); err != nil {

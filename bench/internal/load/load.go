@@ -58,6 +58,17 @@ func (h Histogram) Count() int64 { return h.h.TotalCount() }
 // Quantile is the latency in µs that q percent do not exceed.
 func (h Histogram) Quantile(q float64) float64 { return float64(h.h.ValueAtQuantile(q)) / 1e3 }
 
+// MarshalText encodes h compactly, for another process.
+func (h Histogram) MarshalText() ([]byte, error) {
+	return h.h.Encode(hdrhistogram.V2CompressedEncodingCookieBase)
+}
+
+// UnmarshalText reads what MarshalText wrote.
+func (h *Histogram) UnmarshalText(text []byte) (err error) {
+	h.h, err = hdrhistogram.Decode(text)
+	return err
+}
+
 // Usage is what a process has used since it started.
 type Usage struct {
 	CPU     time.Duration `json:"cpu_ns"`  // user and system time

@@ -1,0 +1,71 @@
+package echo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/verbena-rpc/verbena/bench/internal/load"
+	"github.com/verbena-rpc/verbena/codec"
+	"github.com/verbena-rpc/verbena/rpc"
+)
+
+// Server is the measured service.
+type Server struct{}
+
+// Register registers it on s, with protobuf and without.
+func Register(s *rpc.Server) error {
+	return errors.Join(RegisterEchoServer(s, Server{}), s.Register(rawService, Server{}))
+}
+
+// Echo returns the message it was given.
+func (Server) Echo(_ context.Context, in *Payload) (*Payload, error) { return in, nil }
+
+// Usage is that of this process.
+func (Server) Usage(context.Context, *UsageRequest) (*UsageReply, error) {
+	u := load.ReadUsage()
+	return &UsageReply{CpuNs: uint64(u.CPU), Objects: u.Objects}, nil
+}
+
+// RawEcho returns the bytes it was given.
+func (Server) RawEcho(_ context.Context, in []byte) ([]byte, error) { return in, nil }
+
+// The same work without protobuf, written by hand as a stub would be.
+var (
+	rawEcho    = &rpc.Method{Name: "/verbena.bench.Raw/Echo", Idempotent: true, Codec: codec.Raw}
+	rawService = &rpc.ServiceDesc{
+		Name:    "verbena.bench.Raw",
+		Methods: []rpc.MethodDesc{{Method: rawEcho, Handler: rpc.UnaryBytes(Server.RawEcho)}},
+	}
+)
+
+// NewCall returns a call by way of stub that reuses its request of size bytes.
+func NewCall(stub EchoClient, size int) load.Call {
+	request := &Payload{Data: make([]byte, size)}
+	return func(ctx context.Context) error {
+		reply, err := stub.Echo(ctx, request)
+		if err != nil {
+			return err
+		}
+		return Check(reply.Data, size)
+	}
+}
+
+// NewRawCall returns a call without protobuf that reuses its two buffers.
+func NewRawCall(conn *rpc.Conn, size int) load.Call {
+	request, reply := make([]byte, size), make([]byte, 0, size)
+	return func(ctx context.Context) error {
+		if err := rpc.Call(ctx, conn, rawEcho, &request, &reply); err != nil {
+			return err
+		}
+		return Check(reply, size)
+	}
+}
+
+// Check says whether an echo of size bytes can be what was sent.
+func Check(reply []byte, size int) error {
+	if len(reply) != size {
+		return fmt.Errorf("sent %d bytes, got %d back", size, len(reply))
+	}
+	return nil
+}
