@@ -191,7 +191,7 @@ func (a *Acceptor) hello(c *caller, m *wire.HelloMsg, newSink func(*Session) Sin
 	if err := checkVersion(m); err != nil {
 		return nil, err
 	}
-	own := a.network.noFastLink(a.cfg, c.link.Info().Local)
+	own := a.network.reach(&a.cfg, c.link.Info().Local)
 	answer := a.cfg.hello(m.Session, own)
 	first := ownFrame{wire.Hello, answer.Append(nil)}
 	if len(m.Lanes) > 0 {
@@ -203,11 +203,11 @@ func (a *Acceptor) hello(c *caller, m *wire.HelloMsg, newSink func(*Session) Sin
 		}
 		return s.attach(c.link, &first)
 	}
-	unable, err := a.cfg.unable(own, m)
+	both, err := own.with(m, a.cfg.FastLink)
 	if err != nil {
 		return nil, err
 	}
-	s, p := newSession(a.network, a.cfg, false, m, c.link, unable)
+	s, p := newSession(a.network, a.cfg, false, m, c.link, both)
 	if err := a.add(s); err != nil {
 		return nil, err
 	}

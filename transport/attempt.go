@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"net"
 	"time"
 
 	"github.com/verbena-rpc/verbena/transport/wire"
@@ -350,18 +349,4 @@ func (s *Session) relimit() {
 		bytes = min(bytes, p.link.MaxPayload())
 	}
 	s.lane.out.setLimit(bytes)
-}
-
-// noFastLink says why this side cannot have a fast link on this connection.
-func (n *Network) noFastLink(cfg Config, local net.Addr) string {
-	switch {
-	case cfg.FastLink == NeverFastLink:
-		return "fast links are switched off"
-	case n.Fabric == nil:
-		return "no fabric is configured"
-	}
-	if err := n.Fabric.Usable(local); err != nil {
-		return err.Error()
-	}
-	return ""
 }

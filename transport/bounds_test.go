@@ -48,7 +48,7 @@ func fullSession(t *testing.T) (*Session, *path, *fullLink) {
 	require.NoError(t, err)
 	link := &fullLink{nullLink: newNullLink(TCP)}
 	m := wire.HelloMsg{MinVersion: 1, MaxVersion: 1, MaxMessage: 1 << 20, MaxCalls: 8, Features: wire.FeatureFastLink}
-	s, p := newSession(n, cfg, false, &m, link, "")
+	s, p := newSession(n, cfg, false, &m, link, reach{})
 	link.Start(p)
 	s.open(func(*Session) Sink { return nullSink{ended: make(chan error, 1)} })
 	s.begin()
@@ -167,7 +167,7 @@ func TestEndBeforeBegin(t *testing.T) {
 		cfg, err := n.config()
 		require.NoError(t, err)
 		m := wire.HelloMsg{MinVersion: 1, MaxVersion: 1, MaxMessage: 1 << 20, MaxCalls: 8, Features: wire.FeatureFastLink}
-		s, _ := newSession(n, cfg, true, &m, newNullLink(TCP), "")
+		s, _ := newSession(n, cfg, true, &m, newNullLink(TCP), reach{})
 		s.open(func(s *Session) Sink { s.Close(nil); return nullSink{ended: make(chan error, 1)} })
 		time.Sleep(time.Duration(100) * time.Microsecond)
 		s.begin()

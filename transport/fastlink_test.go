@@ -267,3 +267,29 @@ func TestLateAnswer(t *testing.T) {
 		within(t, c.Done())
 	})
 }
+
+// TestDeviceComesLater: a session begun while one side has no device uses it
+// once it is there.
+func TestDeviceComesLater(t *testing.T) {
+	for _, side := range []string{"client", "server"} {
+		t.Run(side, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := newMemory()
+				fc, fs := &fabric{}, &fabric{}
+				late := map[string]*fabric{"client": fc, "server": fs}[side]
+				late.usable, late.prepare = errTest, errTest
+				cn := networkOf(m, fc)
+				c, s := connectOver(t, cn, networkOf(m, fs))
+				exchange(t, c, s)
+				require.Equal(t, transport.TCP, c.Transport().Kind)
+				require.Contains(t, c.Transport().Reason, "broken by the test")
+				time.Sleep(5 * time.Minute)
+				require.Equal(t, transport.TCP, c.Transport().Kind)
+				late.usable, late.prepare = nil, nil
+				time.Sleep(2 * time.Minute)
+				require.Equal(t, transport.RDMA, c.Transport().Kind, c.Transport().Reason)
+				exchange(t, c, s)
+			})
+		})
+	}
+}

@@ -126,15 +126,15 @@ func bid(link Link, kind wire.Kind, why error) {
 }
 
 // hello is the HELLO of this side.
-func (c *Config) hello(id wire.SessionID, unable string) wire.HelloMsg {
+func (c *Config) hello(id wire.SessionID, own reach) wire.HelloMsg {
 	m := wire.HelloMsg{
 		MinVersion: wire.Version, MaxVersion: wire.Version,
 		Session:    id,
 		MaxMessage: uint32(c.MaxMessage), MaxCalls: uint32(c.MaxCalls),
-		NoFastLink: unable,
+		NoFastLink: own.why(),
 		Software:   software,
 	}
-	if unable == "" {
+	if own.never == "" {
 		m.Features |= wire.FeatureFastLink
 	}
 	if c.PayloadSum {
@@ -149,23 +149,4 @@ func checkVersion(m *wire.HelloMsg) error {
 		return fmt.Errorf("versions %d to %d, this side has %d", m.MinVersion, m.MaxVersion, wire.Version)
 	}
 	return nil
-}
-
-// unable says why no fast link is possible between the two sides, or "". It is
-// a *NoFastLinkError where one is required.
-func (c *Config) unable(own string, peer *wire.HelloMsg) (why string, err error) {
-	switch {
-	case own != "":
-		why = own
-	case peer.Features&wire.FeatureFastLink != 0:
-		return "", nil
-	case peer.NoFastLink != "":
-		why = "peer: " + peer.NoFastLink
-	default:
-		why = "peer: no fast links"
-	}
-	if c.FastLink == RequireFastLink {
-		err = &NoFastLinkError{Reason: why}
-	}
-	return why, err
 }

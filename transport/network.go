@@ -207,7 +207,7 @@ func (n *Network) greet(ctx context.Context, cfg Config, link Link, addr string,
 	defer cancel()
 	var id wire.SessionID
 	rand.Read(id[:])
-	own := n.noFastLink(cfg, link.Info().Local)
+	own := n.reach(&cfg, link.Info().Local)
 	m := cfg.hello(id, own)
 	err = greet(ctx, link, &m, func(peer *wire.HelloMsg) (*path, error) {
 		if err := checkVersion(peer); err != nil {
@@ -216,12 +216,12 @@ func (n *Network) greet(ctx context.Context, cfg Config, link Link, addr string,
 		if peer.Session != id {
 			return nil, fmt.Errorf("HELLO for session %x, asked for %x", peer.Session, id)
 		}
-		unable, err := cfg.unable(own, peer)
+		both, err := own.with(peer, cfg.FastLink)
 		if err != nil {
 			return nil, err
 		}
 		var p *path
-		s, p = newSession(n, cfg, true, peer, link, unable)
+		s, p = newSession(n, cfg, true, peer, link, both)
 		s.addr = addr
 		s.open(newSink)
 		s.begin()

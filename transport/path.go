@@ -88,12 +88,15 @@ func (p *path) Frame(h *wire.Header) error {
 // those before, as one does that took an old packet for a new one: they come on
 // another.
 func (p *path) final(err error) error {
-	var wrong *wire.ParseError
-	lost := errors.As(err, &wrong) && wrong.Field == "seq"
-	if err != nil && !(lost && p.fast()) {
+	if err != nil && !(p.fast() && isGap(err)) {
 		p.s.end("closed here", err, true)
 	}
 	return err
+}
+
+func isGap(err error) bool {
+	var wrong *wire.ParseError
+	return errors.As(err, &wrong) && wrong.Field == "seq"
 }
 
 func (p *path) ofLane(h *wire.Header) error {

@@ -102,7 +102,7 @@ func FuzzReceiver(f *testing.F) {
 			MaxMessage: 1 << 20, MaxCalls: 8, HandshakeTimeout: time.Minute, ReturnAfter: time.Hour, RetryAfter: time.Hour}}
 		cfg, err := n.config()
 		require.NoError(t, err)
-		s, control := newSession(n, cfg, client, &m, newNullLink(TCP), "")
+		s, control := newSession(n, cfg, client, &m, newNullLink(TCP), reach{})
 		s.open(func(*Session) Sink { return sink })
 		s.begin()
 		paths := [2]*path{control, newPath(s, newNullLink(RDMA), 5)}

@@ -126,7 +126,7 @@ func (s *Session) resume() error {
 	if err != nil {
 		return err
 	}
-	m := s.cfg.hello(s.id, s.unable)
+	m := s.cfg.hello(s.id, s.network.reach(&s.cfg, link.Info().Local))
 	m.Lanes = []wire.LaneState{{Lane: LaneID, Next: s.lane.in.expected.Load()}}
 	err = greet(ctx, link, &m, func(peer *wire.HelloMsg) (*path, error) {
 		if peer.Session != s.id {
@@ -177,7 +177,7 @@ func (s *Session) plan() {
 	if !s.mayTry() || s.retry != nil {
 		return
 	}
-	if s.info.Attempts == 0 {
+	if s.info.Attempts == 0 && s.inRow == 0 {
 		s.attemptNow()
 		return
 	}

@@ -88,7 +88,7 @@ type Session struct {
 	id      wire.SessionID
 	peer    wire.HelloMsg
 	sums    bool   // payload sums are on
-	unable  string // why there can be no fast link; "" if there can
+	unable  string // why there can never be a fast link; "" if there can
 	sink    Sink
 	forget  func() // server: called when it ends
 
@@ -129,10 +129,10 @@ type Session struct {
 
 // newSession makes the session of a HELLO that came over the link, and its
 // first path. It begins with begin.
-func newSession(n *Network, cfg Config, client bool, m *wire.HelloMsg, link Link, unable string) (*Session, *path) {
+func newSession(n *Network, cfg Config, client bool, m *wire.HelloMsg, link Link, both reach) (*Session, *path) {
 	s := &Session{
 		network: n, cfg: cfg, client: client, id: m.Session, peer: *m,
-		unable: unable, info: Info{Reason: unable},
+		unable: both.never, info: Info{Reason: both.why()},
 		sums:    cfg.PayloadSum || m.Features&wire.FeaturePayloadSum != 0,
 		settled: make(chan struct{}),
 		ending:  make(chan struct{}),
@@ -140,6 +140,9 @@ func newSession(n *Network, cfg Config, client bool, m *wire.HelloMsg, link Link
 		changed: make(chan struct{}),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
+	if both.why() != "" {
+		s.inRow = 1 // as if an attempt had failed
+	}
 	calls := cfg.MaxCalls
 	if client {
 		calls = int(min(m.MaxCalls, 1<<20)) // calls go one way, and replies to them back

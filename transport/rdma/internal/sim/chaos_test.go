@@ -146,18 +146,6 @@ func (c *chaos) pairsOf(m machine) (pairs []pair) {
 	return pairs
 }
 
-// gapsEndSessions says that a session ends when frames before one are missing
-// on a link, whatever lost them: docs/PROTOCOL.md, "Bad input".
-const gapsEndSessions = true
-
-// excuseGaps says that frames to a machine may get lost.
-func (c *chaos) excuseGaps(why string, m machine) (end func()) {
-	if !gapsEndSessions {
-		return func() {}
-	}
-	return c.w.model.excuse(why, c.pairsOf(m)...)
-}
-
 // without is how long every session lives without any link: half of the
 // shortest Config.ResumeWithin of a plan, for it has to be resumed within that.
 const without = shortestResume / 2

@@ -205,15 +205,12 @@ func (d *draft) mistakes(which mistake) {
 	d.lasts(50*time.Millisecond, 500*time.Millisecond)
 	d.say("to %s", d.m.name)
 	n := 1 + d.r.IntN(3)
-	end := func() {}
 	d.f.begin = func(c *chaos) {
-		end = c.excuseGaps(d.f.kind, d.m)
 		c.setMistake(d.m.name, which, n)
 	}
 	d.f.end = func(c *chaos) {
 		c.setMistake(d.m.name, which, 0)
 		c.failHit(d.m.name)
-		end()
 	}
 }
 
@@ -317,15 +314,12 @@ func wcTwice(d *draft) {
 func wcLost(d *draft) {
 	d.lasts(100*time.Microsecond, 20*time.Millisecond)
 	d.say("%s", d.m.name)
-	end := func() {}
 	d.f.begin = func(c *chaos) {
-		end = c.excuseGaps(d.f.kind, d.m)
 		c.wc(d.m.name, wcFault{send: true, recv: true, share: 0.2, lost: true})
 	}
 	d.f.end = func(c *chaos) {
 		c.wc(d.m.name, wcFault{})
 		c.w.rdma.FailCQs(d.m.name, device)
-		end()
 	}
 }
 

@@ -12,10 +12,6 @@ import (
 	"github.com/verbena-rpc/verbena/rpc"
 )
 
-// fastLinksReconsidered says that a session that began without a device on one
-// side comes to RDMA once there is one.
-const fastLinksReconsidered = false
-
 // grace is how long after its deadline a call may end.
 const grace = 100 * time.Millisecond
 

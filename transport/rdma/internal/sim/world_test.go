@@ -25,7 +25,7 @@ var epoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 // Bounds, of virtual time.
 const (
 	recovery = 15 * time.Second // from the end of all faults to a call that succeeds
-	return_  = 13 * time.Minute // and to a session on RDMA: attempts that failed double the pauses, up to 10 minutes and a quarter
+	return_  = 3 * time.Minute  // and to a session on RDMA: attempts that failed double the pauses, up to a minute and a quarter, and a breaker may be open
 	hang     = 30 * time.Minute // for a whole world
 )
 
@@ -191,9 +191,6 @@ func (w *world) recovers(l *way, healed time.Time) {
 			return
 		case time.Since(healed) > return_:
 			info := conn.Transport()
-			if info.Attempts == 0 && !fastLinksReconsidered {
-				return
-			}
 			w.violate("client %d is on %v with server %d %v after the end of all faults: %s (%d attempts, %d failed)",
 				l.pair.client, info.Kind, l.pair.server, return_, info.Reason, info.Attempts, info.Fallbacks)
 			return
