@@ -88,9 +88,12 @@ func (p *path) Frame(h *wire.Header) error {
 // those before, as one does that took an old packet for a new one: they come on
 // another.
 func (p *path) final(err error) error {
+	if err == nil {
+		return nil
+	}
 	var wrong *wire.ParseError
 	lost := errors.As(err, &wrong) && wrong.Field == "seq"
-	if err != nil && !(lost && p.fast()) {
+	if !lost || !p.fast() {
 		p.s.end("closed here", err, true)
 	}
 	return err
