@@ -64,6 +64,8 @@ func TestControlCut(t *testing.T) {
 		}
 		require.NoError(t, s.GoAway())
 		within(t, c.sink.goAway)
+		m.cut()
+		within(t, c.sink.goAway) // again: it may have been lost with the link
 	})
 }
 
