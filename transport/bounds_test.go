@@ -215,16 +215,62 @@ func TestOutage(t *testing.T) {
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorldOf(t, Config{MaxMessage: 1 << 20, MaxCalls: 8, FastLink: NeverFastLink, ResumeWithin: 4 * time.Second})
-			w.n.mu.Lock()
-			w.n.refuses = true
-			w.n.mu.Unlock()
-			for _, e := range w.n.live() {
-				e.die(errDead)
-			}
-			for range 33 + seed%2 {
-				time.Sleep(100 * time.Millisecond)
+			for range 2 { // and each anew
+				w.step(opRefuse, 1)
+				for _, e := range w.n.live() {
+					e.die(errDead)
+				}
+				time.Sleep(3300*time.Millisecond + time.Duration(seed)*5*time.Millisecond)
+				w.step(opRefuse, 0)
+				for range 7 {
+					time.Sleep(100 * time.Millisecond)
+					w.deliverAll()
+				}
 			}
 			w.finish()
 		})
 	}
+}
+
+// TestDeathIsTold: a side whose fast link dies says so on the control link, for
+// the other may not see it: nothing more comes over that link.
+func TestDeathIsTold(t *testing.T) {
+	for dies := 2; dies <= 3; dies++ { // the server's end, the client's
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorldOf(t, Config{MaxMessage: 1 << 20, MaxCalls: 8, Standby: -1, ReturnAfter: time.Hour})
+			require.Equal(t, RDMA, w.sides[0].s.Transport().Kind)
+			control, fast := w.n.ends[:2], w.n.ends[2:4]
+			fast[dies-2].die(errDead)
+			synctest.Wait()
+			for range 3 {
+				for _, e := range control {
+					for e.deliver(false) {
+						synctest.Wait()
+					}
+				}
+			}
+			require.True(t, fast[0].isDead() && fast[1].isDead())
+			require.Equal(t, TCP, w.sides[0].s.Transport().Kind)
+			require.Equal(t, TCP, w.sides[1].s.Transport().Kind)
+			w.finish()
+		})
+	}
+}
+
+// TestControlReplaced: a client whose connection has died makes another while the
+// server takes the old one for alive; that one is closed.
+func TestControlReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorldOf(t, Config{MaxMessage: 1 << 20, MaxCalls: 8, FastLink: NeverFastLink})
+		control := w.n.ends[:2]
+		control[0].die(errDead)
+		time.Sleep(100 * time.Millisecond)
+		for _, e := range w.n.ends[2:] {
+			e.deliver(false)
+		}
+		synctest.Wait()
+		require.True(t, control[1].isDead())
+		require.Equal(t, 1, w.sides[1].s.Transport().Resumes)
+		w.finish()
+	})
 }

@@ -64,6 +64,8 @@ func TestControlCut(t *testing.T) {
 		}
 		require.NoError(t, s.GoAway())
 		within(t, c.sink.goAway)
+		m.cut()
+		within(t, c.sink.goAway) // again: it may have been lost with the link
 	})
 }
 
@@ -173,6 +175,7 @@ func TestMigrate(t *testing.T) {
 		for _, to := range []transport.Kind{transport.TCP, transport.RDMA, transport.RDMA, transport.TCP} {
 			require.NoError(t, c.Migrate(t.Context(), to))
 			require.Equal(t, to, c.Transport().Kind)
+			require.Equal(t, to == transport.TCP, c.Transport().Reason == "TCP was asked for")
 			exchange(t, c, s)
 			require.Equal(t, to, s.Transport().Kind)
 			time.Sleep(time.Hour)

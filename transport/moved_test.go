@@ -250,3 +250,27 @@ func TestSlowResume(t *testing.T) {
 		require.Equal(t, 1, c.Transport().Resumes)
 	})
 }
+
+// TestFastLinkUnderWideTraffic: a fast link with small frames comes up although
+// there is never a moment without a large frame that is not acknowledged.
+func TestFastLinkUnderWideTraffic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, c, s := fallback(t, &fabric{narrow: 1000}, &fabric{narrow: 1000}, time.Hour)
+		wide := func(p peer, call uint64) { send(t, p, wire.Header{Kind: wire.Call, Call: call}, make([]byte, 60<<10)) }
+		wide(c, 0)
+		wide(s, 0)
+		for call := range uint64(400) {
+			wide(c, call+1)
+			wide(s, call+1)
+			for _, p := range []peer{c, s} {
+				got := within(t, p.sink.messages)
+				payload(got)
+				require.Equal(t, call, got.Call)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		require.Equal(t, transport.RDMA, c.Transport().Kind)
+		payload(<-c.sink.messages)
+		payload(<-s.sink.messages)
+	})
+}

@@ -148,6 +148,8 @@ func (s *Session) carry(p *path, c *carrier) {
 	s.carrying = p
 	if p.fast() {
 		s.info.Reason = ""
+	} else if s.prefer == TCP {
+		s.info.Reason = "TCP was asked for"
 	}
 	close(s.changed)
 	s.changed = make(chan struct{})

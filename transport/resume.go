@@ -35,8 +35,7 @@ func (s *Session) controlEnded(err error) {
 		return
 	}
 	s.probe()
-	if s.client && !s.redials && s.err == nil {
-		s.redials = true
+	if s.client {
 		s.spawnLocked(s.redial)
 	}
 }
@@ -155,7 +154,7 @@ func (s *Session) attach(link Link, first *ownFrame) (*path, error) {
 		s.drop(old, errReplaced)
 	}
 	p := newPath(s, link, 0)
-	s.control, s.redials = p, false
+	s.control = p
 	s.info.Resumes++
 	if first != nil {
 		s.post(p, *first)

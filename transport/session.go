@@ -120,7 +120,6 @@ type Session struct {
 	info     Info          // what is counted
 	inRow    int           // attempts that failed and links that died, since a link held
 	died     bool          // the last of them was a link
-	redials  bool          // client: a new control connection is being made
 	retry    *time.Timer   // of the next attempt; nil: none is planned
 	lost     *time.Timer   // ends a session without links; nil: it has one
 	tick     *time.Timer   // of keepalive

@@ -59,6 +59,19 @@ func BenchmarkEcho(b *testing.B) {
 
 func benchEcho(b *testing.B, ends [2]end, mode PollMode, callers int) {
 	_, links := pair(b, ends, Config{Poll: mode})
+	b.ReportAllocs()
+	b.ResetTimer()
+	times := echo(b, links, callers, b.N)
+	b.StopTimer()
+	slices.Sort(times)
+	b.ReportMetric(float64(times[b.N/2]), "p50-ns")
+	sent := links[0].Info().Stats
+	b.ReportMetric(float64(sent.SendBatches)/float64(sent.FramesSent), "posts/frame")
+	b.ReportMetric(float64(sent.RecvBatches)/float64(sent.FramesReceived), "polls/frame")
+}
+
+// echo makes n calls with so many callers, and returns the time of each.
+func echo(b *testing.B, links [2]*link, callers, n int) []time.Duration {
 	peers := [2]*peer{}
 	for i, l := range links {
 		peers[i] = &peer{link: l}
@@ -67,20 +80,22 @@ func benchEcho(b *testing.B, ends [2]end, mode PollMode, callers int) {
 		}
 		l.Start(peers[i])
 	}
-	b.ReportAllocs()
-	b.ResetTimer()
 	done := make(chan error, callers)
-	times := make([]time.Duration, b.N)
+	times := make([]time.Duration, n)
 	for c := range callers {
 		go func() {
 			h := &wire.Header{Kind: wire.Call, Lane: transport.LaneID, Flags: wire.End, Call: uint64(c), Total: 64}
 			var err error
-			for i := c; i < b.N && err == nil; i += callers {
+			for i := c; i < n && err == nil; i += callers {
 				var s transport.Slot
 				start := time.Now()
 				if s, err = links[0].Reserve(context.Background(), transport.Small, 64); err == nil {
-					if err = linktest.Commit(links[0], s, h); err == nil {
-						<-peers[0].waiting[c]
+					if err = links[0].Commit(s, h); err == nil {
+						select {
+						case <-peers[0].waiting[c]:
+						case <-links[0].Done():
+							err = links[0].dead()
+						}
 						times[i] = time.Since(start)
 					}
 				}
@@ -91,10 +106,40 @@ func benchEcho(b *testing.B, ends [2]end, mode PollMode, callers int) {
 	for range callers {
 		require.NoError(b, <-done)
 	}
-	b.StopTimer()
-	slices.Sort(times)
-	b.ReportMetric(float64(times[b.N/2]), "p50-ns")
-	sent := links[0].Info().Stats
-	b.ReportMetric(float64(sent.SendBatches)/float64(sent.FramesSent), "posts/frame")
-	b.ReportMetric(float64(sent.RecvBatches)/float64(sent.FramesReceived), "polls/frame")
+	return times
+}
+
+// BenchmarkLossyPath is BenchmarkEcho with one caller over a path of rdma_rxe
+// that delays and loses packets, with fixed timing and with what Adaptive
+// makes of an earlier link.
+func BenchmarkLossyPath(b *testing.B) {
+	for _, netem := range []string{"delay 0ms", "loss 1%", "delay 2ms 1ms loss 1%", "loss 5%"} {
+		for _, adaptive := range []bool{false, true} {
+			b.Run(fmt.Sprintf("%s/adaptive=%v", netem, adaptive), func(b *testing.B) {
+				ends := realEnds(b)
+				for _, dev := range []string{"va", "vb"} {
+					run(b, "tc qdisc replace dev "+dev+" root netem "+netem)
+					defer run(b, "tc qdisc del dev "+dev+" root")
+				}
+				cfg := Config{Adaptive: adaptive}
+				fabrics, links := pair(b, ends, cfg)
+				echo(b, links, 1, 200)
+				for _, l := range links {
+					l.Close(nil)
+					<-l.Done()
+				}
+				made, err := join(context.Background(), fabrics, ends)
+				require.NoError(b, err)
+				attr, err := made[0].(*link).ep.qp.Query()
+				require.NoError(b, err)
+				b.ReportMetric(float64(attr.Timeout), "timeout")
+				b.ResetTimer()
+				times := echo(b, [2]*link{made[0].(*link), made[1].(*link)}, 1, b.N)
+				b.StopTimer()
+				slices.Sort(times)
+				b.ReportMetric(float64(times[b.N/2]), "p50-ns")
+				b.ReportMetric(float64(times[b.N*99/100]), "p99-ns")
+			})
+		}
+	}
 }

@@ -113,11 +113,10 @@ func (f *Fabric) lookAround() {
 			case <-l.ctx.Done():
 				return
 			}
+			f.tell()
 		case <-ticker.C:
 			f.look()
 		}
-		f.dropBroken()
-		f.tell()
 	}
 }
 
@@ -131,7 +130,8 @@ func (f *Fabric) present() (names []string, ok bool) {
 	return names, err == nil
 }
 
-// look finds out which devices have gone and come.
+// look finds out which devices have gone and come, and rouses the lookout for
+// them.
 func (f *Fabric) look() {
 	names, ok := f.present()
 	if !ok {
@@ -146,11 +146,14 @@ func (f *Fabric) look() {
 		}
 	}
 	for _, name := range names {
+		came := !slices.Contains(l.listed, name)
 		if l.lost[name] {
 			_, err := f.open(name)
-			l.changed = l.changed || err == nil
-		} else if !slices.Contains(l.listed, name) {
+			came = err == nil
+		}
+		if came {
 			l.changed = true
+			f.rouse()
 		}
 	}
 	l.listed = names

@@ -64,7 +64,7 @@ func TestDeviceRemovedAndBack(t *testing.T) {
 			require.Zero(t, told.Load())
 
 			sim.AddDevice("a", "sim0")
-			time.Sleep(lookInterval + settleTime)
+			time.Sleep(lookInterval + 2*settleTime)
 			require.EqualValues(t, 1, told.Load())
 			links[1].Close(nil)
 			again, err := join(context.Background(), fabrics, ends)
@@ -163,7 +163,7 @@ func TestGIDMovesDuringConnect(t *testing.T) {
 	}{
 		{"moved", []verbs.GIDEntry{entry(7, "10.8.0.1")}, true},
 		{"gone", []verbs.GIDEntry{entry(7, "10.8.0.77")}, false},
-		{"another in its place", []verbs.GIDEntry{entry(3, "10.8.0.77"), entry(7, "10.8.0.1")}, false},
+		{"another has its place", []verbs.GIDEntry{entry(3, "10.8.0.77"), entry(7, "10.8.0.1")}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			checkLeaks(t)
@@ -186,7 +186,9 @@ func TestGIDMovesDuringConnect(t *testing.T) {
 				l.Close(nil)
 				return
 			}
-			if err == nil {
+			if err == nil && l.(*link).from.Load().entry.Index == 7 {
+				l.Close(nil) // the event was faster
+			} else if err == nil {
 				within(t, "the end of a stray", func() { <-l.Done() })
 			}
 		})

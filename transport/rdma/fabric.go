@@ -35,6 +35,7 @@ type Fabric struct {
 	provider verbs.Provider
 	breakers breakers
 	lookout  lookout
+	paths    paths
 
 	mu      sync.Mutex // guards what follows; held while a device is opened
 	devices map[string]*device

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"sync/atomic"
@@ -74,6 +75,9 @@ func (h *half) Connect(ctx context.Context, epoch uint64, peer wire.QP) (transpo
 		return nil, err
 	}
 	l := newLink(h.ep, epoch, &h.offer, &peer)
+	if h.ep.dev.cfg.Adaptive {
+		h.ep.send.probe.path = h.ep.dev.fabric.paths.to(pathKey{h.ep.dev.name, h.ep.port, peer.GID})
+	}
 	h.ep.link.Store(l) // before a frame can arrive, and before the looks that follow
 	if h.ep.dev.isClosed() {
 		err = net.ErrClosed
@@ -110,21 +114,36 @@ func (h *half) check(peer *wire.QP) error {
 }
 
 // transit takes the QP to RTS. When it stays in INIT and the offered GID turns
-// out to be at another index, the event of that move is still on its way.
+// out to be at another index, the event of that move is still on its way. When
+// it came between locate and the transitions, it did not see the link yet: hence
+// another look after them.
 func (h *half) transit(l *link, peer *wire.QP) error {
 	for {
 		from := h.from
 		l.from.Store(&from)
 		err := h.ep.machine.Connect(h.path(l, peer), h.timing(peer))
-		if err == nil || h.ep.machine.State() != verbs.Init {
+		refused := err != nil && h.ep.machine.State() == verbs.Init
+		switch {
+		case refused:
+			h.ep.dev.gids.forget()
+		case err != nil:
 			return err
 		}
-		h.ep.dev.gids.forget()
-		if h.locate() != nil || h.from.entry.Index == from.entry.Index {
+		gone := h.locate()
+		moved := gone == nil && h.from.entry.Index != from.entry.Index
+		switch {
+		case refused && !moved:
 			return err
+		case refused:
+			continue
+		case moved:
+			return errGIDMoved
 		}
+		return gone
 	}
 }
+
+var errGIDMoved = errors.New("rdma: the GID went to another index while the link was made")
 
 // locate looks up the index of the GID that was offered: the table may have
 // changed since (case 44).
@@ -159,6 +178,9 @@ func (h *half) path(l *link, peer *wire.QP) qpstate.Path {
 
 func (h *half) timing(peer *wire.QP) qpstate.Timing {
 	t := qpstate.Timing{SQPSN: h.offer.PSN, MaxRdAtomic: min(h.offer.MaxRdAtomic, peer.MaxRdAtomic)}
+	if p := h.ep.send.probe.path; p != nil {
+		t.Timeout, t.RetryCnt = p.next()
+	}
 	if h.ep.dev.cfg.Strict {
 		t.RNRRetry = qpstate.NoRetry
 	}

@@ -66,6 +66,7 @@ type sendRing struct {
 	ticket uint32
 	wrs    [sendBatch]verbs.SendWR
 
+	probe    probe
 	unmarked bool // the last sends posted are not signalled; the marker behind them is not posted yet
 }
 
@@ -151,6 +152,7 @@ func (r *sendRing) complete(position uint32) bool {
 		r.put(r.order[done%uint32(len(r.order))])
 	}
 	r.completed.Store(done)
+	r.probe.completed(position)
 	return true
 }
 
@@ -401,6 +403,7 @@ func (l *link) post(start uint32, n, size int) {
 	r := l.send
 	r.wrs[n-1].Flags |= verbs.SendSignaled
 	r.posted.Store(start + uint32(n)) // before a completion can come
+	r.probe.posted(start + uint32(n) - 1)
 	taken, err := l.ep.qp.PostSend(r.wrs[:n])
 	if err != nil {
 		if taken > 0 { // unsignalled; the slot after them is kept for the marker
