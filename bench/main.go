@@ -3,6 +3,8 @@
 //	bench run                      both processes on this machine, each transport, beside perftest
 //	bench connect                  time to the first call, with the warm pool of QPs and without
 //	bench failover                 time that calls are without a link when one dies
+//	bench report FILE...           one HTML page with charts of what these have written
+//	bench compare OLD NEW          in which cells two of them differ
 //	bench server -listen ADDR      on one machine …
 //	bench client -addr ADDR        … and on another
 //
@@ -28,6 +30,8 @@ var commands = []struct {
 	{"run", "measure on this machine: server and client processes, every transport, perftest", runCommand},
 	{"connect", "measure on this machine: time to the first call, with QPs from the pool and without", connectCommand},
 	{"failover", "measure on this machine: how long calls are without a link when one dies", failoverCommand},
+	{"report", "write one HTML page with charts of what benchmarks have written as JSON", reportCommand},
+	{"compare", "say in which cells two files of bench run or peers run differ beyond noise", compareCommand},
 	{"server", "serve echo calls until interrupted", serverCommand},
 	{"client", "measure calls to a server", clientCommand},
 }

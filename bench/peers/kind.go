@@ -38,7 +38,7 @@ const (
 )
 
 var kinds = []kind{
-	{nameBound, "", "the bound: no RPC; writes batched, no hand-off for one caller", results.RoleBound, serveSocket, dialSocket},
+	{nameBound, "", "the bound: no RPC; no hand-off for one caller, writes batched for many", results.RoleBound, serveSocket, dialSocket},
 	{nameProto, "github.com/verbena-rpc/verbena", "generated stubs, protobuf", results.RoleOurs, serveVerbena, dialVerbena},
 	{nameRaw, "github.com/verbena-rpc/verbena", "raw codec", results.RoleOurs, serveVerbena, dialVerbenaRaw},
 	{nameGRPC, "google.golang.org/grpc", "protobuf", results.RolePeer, serveGRPC, dialGRPC},

@@ -4,20 +4,19 @@ import (
 	"bufio"
 	"context"
 	"encoding/binary"
-	"fmt"
 	"io"
 	"net"
-	"sync/atomic"
-	"time"
+	"runtime"
+	"sync"
 
 	"github.com/verbena-rpc/verbena/bench/internal/load"
 )
 
-// What the sockets allow: frames of one size, told once, with neither codec nor
-// multiplexing. A lone caller writes and reads itself. Many are a goroutine that
-// writes, one that reads, and a channel between them through which each call
-// goes once, as it must where callers are goroutines. Writes are batched on both
-// sides: they leave when there is nothing more to add.
+// What the sockets allow callers that are goroutines: frames of one size, told
+// once, answered in order, with neither codec nor multiplexing. A lone caller
+// writes and reads itself. Of many, the first that finds nobody writing writes
+// the frames of all that come meanwhile, and a goroutine reads and wakes them.
+// The server writes when it has read all there was.
 const (
 	socketHeader  = 64       // bytes, as of a real header; it leaves the payload on a cache line
 	socketBuffer  = 64 << 10 // bytes read or written at once; larger frames go straight to and from their own memory
@@ -79,7 +78,9 @@ func (s socketConn) measure(ctx context.Context, size int, o load.Options) (load
 	if o.Callers == 1 {
 		return load.Closed(ctx, func() load.Call { return lone(c, size) }, o)
 	}
-	return pipelined(c, size, o)
+	p := newPipeline(c, socketHeader+size)
+	go p.read()
+	return load.Closed(ctx, p.newCall, o)
 }
 
 // lone is the call of a caller that has the connection for itself.
@@ -94,59 +95,92 @@ func lone(c net.Conn, size int) load.Call {
 	}
 }
 
-// pipelined keeps as many frames in flight as there are callers.
-func pipelined(c net.Conn, size int, o load.Options) (load.Result, error) {
-	var (
-		idle  = make(chan struct{}, o.Callers)
-		sent  = make([]atomic.Int64, o.Callers) // when the frames in flight were written, in ns since epoch; a ring
-		epoch = time.Now()
-	)
-	for range o.Callers {
-		idle <- struct{}{}
-	}
-	go func() {
-		if writeFrames(c, size, idle, func(n int) { sent[n%o.Callers].Store(int64(time.Since(epoch))) }) != nil {
-			_ = c.Close() // the reader says why
-		}
-	}()
-	defer close(idle)
+// pipeline is a connection with as many frames in flight as there are callers.
+// It ends when the connection is closed.
+type pipeline struct {
+	c     net.Conn
+	frame int
+	out   []byte // frames, all alike; whoever is writing has it
 
-	reply, in := make([]byte, socketHeader+size), bufio.NewReaderSize(c, socketBuffer)
-	r := load.Result{Latency: load.NewHistogram()}
-	for {
-		if _, err := io.ReadFull(in, reply); err != nil {
-			return r, fmt.Errorf("read: %w", err)
-		}
-		now := time.Since(epoch)
-		took := now - o.Warmup
-		if took >= 0 {
-			r.Latency.Record(now - time.Duration(sent[r.AllCalls%int64(o.Callers)].Load()))
-			r.Calls++
-		}
-		r.AllCalls++
-		if took >= o.Duration && (r.Calls >= int64(o.Callers) || took >= 10*o.Duration) {
-			r.Seconds = took.Seconds()
-			return r, nil
-		}
-		idle <- struct{}{}
+	mu      sync.Mutex
+	waiting []chan error // callers in the order of their frames; read wakes them
+	unsent  int          // frames of theirs that nobody writes yet
+	writing bool
+	err     error // why no more frames come
+}
+
+func newPipeline(c net.Conn, frame int) *pipeline {
+	return &pipeline{c: c, frame: frame, out: make([]byte, frame*max(1, socketBuffer/frame))}
+}
+
+func (p *pipeline) newCall() load.Call {
+	done := make(chan error, 1)
+	return func(context.Context) error {
+		p.send(done)
+		return <-done
 	}
 }
 
-// writeFrames writes one for each caller that is idle, until idle is closed.
-func writeFrames(c net.Conn, size int, idle <-chan struct{}, sending func(n int)) error {
-	request, w := make([]byte, socketHeader+size), bufio.NewWriterSize(c, socketBuffer)
-	n := 0
-	for range idle {
-		sending(n)
-		n++
-		if _, err := w.Write(request); err != nil {
-			return err
+// send sends a frame, or lets who is writing do it.
+func (p *pipeline) send(done chan error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.err != nil {
+		done <- p.err
+		return
+	}
+	p.waiting = append(p.waiting, done)
+	p.unsent++
+	if p.writing {
+		return
+	}
+	p.writing = true
+	for p.unsent > 0 {
+		p.mu.Unlock()
+		runtime.Gosched() // to those that were woken together with this caller
+		p.mu.Lock()
+		n := min(p.unsent, len(p.out)/p.frame)
+		p.unsent -= n
+		p.mu.Unlock()
+		if _, err := p.c.Write(p.out[:n*p.frame]); err != nil {
+			_ = p.c.Close() // read tells all
 		}
-		if len(idle) == 0 {
-			if err := w.Flush(); err != nil {
-				return err
+		p.mu.Lock()
+	}
+	p.writing = false
+}
+
+// read wakes callers in the order of their frames, and all with the error once
+// there is one.
+func (p *pipeline) read() {
+	reply, in := make([]byte, p.frame), bufio.NewReaderSize(p.c, socketBuffer)
+	var woken []chan error
+	for {
+		n := 0
+		for n == 0 || in.Buffered() >= p.frame {
+			if _, err := io.ReadFull(in, reply); err != nil {
+				p.fail(err)
+				return
 			}
+			n++
+		}
+		p.mu.Lock()
+		n = min(n, len(p.waiting))
+		woken = append(woken[:0], p.waiting[:n]...)
+		p.waiting = p.waiting[:copy(p.waiting, p.waiting[n:])]
+		p.mu.Unlock()
+		for _, done := range woken {
+			done <- nil
 		}
 	}
-	return nil
+}
+
+func (p *pipeline) fail(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.err = err
+	for _, done := range p.waiting {
+		done <- err
+	}
+	p.waiting = nil
 }

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rpc/verbena/bench/internal/results"
+)
+
+func TestCompareTellsNoiseFromChange(t *testing.T) {
+	run := func(callsPerSec float64, rounds int) *file {
+		c := someCell(64, 16, 0, callsPerSec)
+		c.Samples = c.Samples[:rounds]
+		return &file{name: "run.json", run: &report{Rows: []row{{Transport: "tcp", Codec: "proto", Cell: c}}}}
+	}
+	for want, files := range map[string][2]*file{
+		"+10.0%  better (p=0.008 n=5+5)": {run(9_998, 5), run(10_998, 5)},
+		"-9.1%  worse (p=0.008 n=5+5)":   {run(10_998, 5), run(9_998, 5)},
+		"~  same (p=1.000 n=5+5)":        {run(9_998, 5), run(9_998, 5)},
+		"use -rounds 5 or more":          {run(9_998, 3), run(10_998, 3)},
+	} {
+		var b bytes.Buffer
+		require.NoError(t, compareFiles(&b, files[0], files[1]))
+		require.Contains(t, b.String(), want)
+	}
+	other := run(1, 5)
+	other.run.Rows[0].Size = 128
+	require.ErrorContains(t, compareFiles(&bytes.Buffer{}, run(1, 5), other), "no cell in common")
+	require.ErrorContains(t, compareFiles(&bytes.Buffer{}, run(1, 0), run(1, 5)), "0 and 5 rounds")
+	noisy := run(9_998, 5)
+	noisy.run.Rows[0].Samples = append([]results.Sample(nil), noisy.run.Rows[0].Samples...)
+	noisy.run.Rows[0].Samples[0].CallsPerSec = 20_000
+	var b bytes.Buffer
+	require.NoError(t, compareFiles(&b, run(9_998, 5), noisy))
+	require.NotContains(t, b.String(), "better (", "one stray round is no change")
+}
+
+func TestCompareReadsFiles(t *testing.T) {
+	paths := writeSamples(t)
+	require.NoError(t, dispatch(t.Context(), []string{"compare", paths[0], paths[0]}))
+	require.ErrorContains(t, dispatch(t.Context(), []string{"compare", paths[0]}), "takes two files, got 1")
+	require.ErrorContains(t, dispatch(t.Context(), []string{"compare", paths[0], paths[2]}), "no cell in common")
+}
