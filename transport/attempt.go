@@ -108,6 +108,9 @@ func (s *Session) accept(ctx context.Context, a *attempt, peer wire.QP) (*path, 
 		return p, err
 	}
 	for !s.lane.out.fits(p.link.MaxPayload()) {
+		s.mu.Lock()
+		s.askAck()
+		s.mu.Unlock()
 		if _, err := await(ctx, a, a.narrow, p.gone); err != nil {
 			return p, err
 		}
@@ -222,6 +225,8 @@ func (s *Session) arrived(p *path) {
 	s.relimit()
 	if !s.client {
 		s.post(p, ownFrame{kind: wire.Ready})
+	} else if !s.lane.out.fits(p.link.MaxPayload()) {
+		s.askAck()
 	}
 	s.alive()
 	s.plan()

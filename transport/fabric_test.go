@@ -45,6 +45,16 @@ func (m *memory) stall() {
 	}
 }
 
+// stallClients lets nothing through from clients on the control links that
+// there are.
+func (m *memory) stallClients() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i := 0; i < len(m.control); i += 2 {
+		m.control[i].(*stallable).stalled.Store(true)
+	}
+}
+
 // stallable is a connection that can come to carry nothing.
 type stallable struct {
 	net.Conn
@@ -138,16 +148,18 @@ func (l *memoryListener) Close() error   { l.once.Do(func() { close(l.closed) })
 
 // fabric is a transport.Fabric over a memory. Its fields are faults.
 type fabric struct {
-	m        *memory
-	usable   error         // of Usable
-	prepare  error         // of Prepare
-	connect  error         // of Connect
-	slow     time.Duration // of Connect
-	lost     bool          // READY leaves, and never arrives
-	dies     error         // of every link as soon as it starts
-	live     atomic.Int32  // halves and links that exist
-	prepared atomic.Int32  // calls of Prepare
-	narrow   int           // MaxPayload of links; 0: as it comes
+	m         *memory
+	usable    error         // of Usable
+	down      atomic.Bool   // as usable and prepare, and may change
+	prepare   error         // of Prepare
+	connect   error         // of Connect
+	slow      time.Duration // of Connect
+	lost      bool          // READY leaves, and never arrives
+	dies      error         // of every link as soon as it starts
+	live      atomic.Int32  // halves and links that exist
+	prepared  atomic.Int32  // calls of Prepare
+	narrow    int           // MaxPayload of links; 0: as it comes
+	onPrepare func()
 
 	// eats is asked of each frame that is given to a link: true: it is lost.
 	eats func(l *fastLink, h *wire.Header) bool
@@ -174,8 +186,14 @@ func (f *fabric) first() *fastLink {
 	return f.links[0]
 }
 
-func (f *fabric) Kind() transport.Kind         { return transport.RDMA }
-func (f *fabric) Usable(local net.Addr) error  { return f.usable }
+func (f *fabric) Kind() transport.Kind { return transport.RDMA }
+func (f *fabric) Usable(local net.Addr) error {
+	if f.down.Load() {
+		return errTest
+	}
+	return f.usable
+}
+
 func (f *fabric) Close() error                 { return nil }
 func (h *half) Offer() wire.QP                 { return wire.QP{QPN: 17, Depth: 128, Slot: 4096, MTU: 3} }
 func (h *half) Abort()                         { h.f.live.Add(-1) }
@@ -187,6 +205,12 @@ type half struct{ f *fabric }
 
 func (f *fabric) Prepare(ctx context.Context, local net.Addr) (transport.Half, error) {
 	f.prepared.Add(1)
+	if f.onPrepare != nil {
+		f.onPrepare()
+	}
+	if f.down.Load() {
+		return nil, errTest
+	}
 	if f.prepare != nil {
 		return nil, f.prepare
 	}

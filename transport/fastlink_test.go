@@ -277,7 +277,7 @@ func TestDeviceComesLater(t *testing.T) {
 				m := newMemory()
 				fc, fs := &fabric{}, &fabric{}
 				late := map[string]*fabric{"client": fc, "server": fs}[side]
-				late.usable, late.prepare = errTest, errTest
+				late.down.Store(true)
 				cn := networkOf(m, fc)
 				c, s := connectOver(t, cn, networkOf(m, fs))
 				exchange(t, c, s)
@@ -285,7 +285,7 @@ func TestDeviceComesLater(t *testing.T) {
 				require.Contains(t, c.Transport().Reason, "broken by the test")
 				time.Sleep(5 * time.Minute)
 				require.Equal(t, transport.TCP, c.Transport().Kind)
-				late.usable, late.prepare = nil, nil
+				late.down.Store(false)
 				time.Sleep(2 * time.Minute)
 				require.Equal(t, transport.RDMA, c.Transport().Kind, c.Transport().Reason)
 				exchange(t, c, s)

@@ -107,5 +107,16 @@ func (s *Session) pong(p *path, payload []byte) {
 	defer s.mu.Unlock()
 	if len(p.queue) < maxPongs {
 		s.post(p, ownFrame{wire.Pong, append([]byte(nil), payload...)})
+		if s.lane.in.unsaid() {
+			s.post(p, ownFrame{kind: wire.Ack})
+		}
+	}
+}
+
+// askAck lets the peer say what it has taken in, where a fast link waits for
+// wide frames to be acknowledged. Callers hold mu.
+func (s *Session) askAck() {
+	if p := s.carrying; p != nil {
+		s.post(p, ownFrame{kind: wire.Ping})
 	}
 }
