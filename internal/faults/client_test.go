@@ -144,7 +144,7 @@ func (c *client) call(stub faultpb.LedgerClient, id uint64, timeout time.Duratio
 	if err == nil {
 		rec.Wrong = reply.Id != id || !bytes.Equal(reply.Data, pattern(^id, want))
 	} else if now := time.Now().Unix(); !rec.Late && c.said.Swap(now) != now {
-		fmt.Fprintln(os.Stderr, "client:", err)
+		fmt.Fprintf(os.Stderr, "client: call %#x: %v\n", id, err)
 	}
 	return rec
 }
