@@ -60,6 +60,7 @@ func clientRole(args []string) error {
 		case pause, resume:
 			c.paused.Store(o == pause)
 		case leave:
+			c.paused.Store(true)
 			c.conn.Load().Close()
 		}
 		s := c.status()
