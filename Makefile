@@ -17,7 +17,7 @@ TEST_TIMEOUT := 10m
 VM_TIMEOUT   := 15m
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build generate lint cross unit sim faults vm examples test bench bench-connect floors fuzz clean
+.PHONY: help setup build generate lint cross unit sim faults vm examples test bench bench-connect floors peers perf-check peers-test report fuzz clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -89,11 +89,33 @@ floors: ## hold the floors against perftest; by hand, for they need a quiet mach
 	  echo "try $$try of 3 was below"; \
 	done; exit 1
 
+peers: $(BIN)/peers ## the same echo calls by other RPC libraries and bare sockets, over TCP here, in turn (10 minutes)
+	@mkdir -p bench-results
+	$(BIN)/peers run -json bench-results/peers.json $(PEERS_FLAGS)
+
+perf-check: ## hold the ratios to other libraries and to bare sockets; by hand, for they need a quiet machine
+	@$(MAKE) --no-print-directory peers PEERS_FLAGS="-check $(PEERS_FLAGS)"
+
+peers-test: ## build and vet the comparison with other libraries, and let each make a few calls
+	@if cd bench/peers && $(GO) mod download; then \
+	  $(GO) vet ./... && $(GO) test -count=1 -timeout $(TEST_TIMEOUT) ./...; \
+	else \
+	  echo "SKIPPED: the comparison with other libraries, for its modules cannot be had: the reason is above"; \
+	fi
+
+report: build ## one HTML page with charts of what is in bench-results/
+	$(BIN)/bench report -o bench-results/report.html bench-results/*.json
+
 fuzz: ## run every fuzz target for FUZZTIME (default 30s)
 	@.ci/fuzz $(FUZZTIME)
 
 clean: ## remove what was built here (the cache of downloads stays)
 	rm -rf $(BIN) bench-results fault-results
+
+# Go itself knows best whether it is up to date.
+.PHONY: $(BIN)/peers
+$(BIN)/peers:
+	cd bench/peers && $(GO) build -o $@ .
 
 $(VM): $(shell find internal/vm cmd/verbena-vm -name '*.go' 2>/dev/null) go.mod
 	@mkdir -p $(BIN)

@@ -60,6 +60,7 @@ func clientRole(args []string) error {
 		case pause, resume:
 			c.paused.Store(o == pause)
 		case leave:
+			c.paused.Store(true)
 			c.conn.Load().Close()
 		}
 		s := c.status()
@@ -144,7 +145,7 @@ func (c *client) call(stub faultpb.LedgerClient, id uint64, timeout time.Duratio
 	if err == nil {
 		rec.Wrong = reply.Id != id || !bytes.Equal(reply.Data, pattern(^id, want))
 	} else if now := time.Now().Unix(); !rec.Late && c.said.Swap(now) != now {
-		fmt.Fprintln(os.Stderr, "client:", err)
+		fmt.Fprintf(os.Stderr, "client: call %#x: %v\n", id, err)
 	}
 	return rec
 }
