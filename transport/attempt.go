@@ -194,6 +194,10 @@ func (s *Session) concluded(a *attempt, p *path, err error) bool {
 	if s.err != nil {
 		return false
 	}
+	if next := s.next; next != nil {
+		s.next = nil
+		defer s.offeredLocked(a.from, *next)
+	}
 	if err == nil && p.isGone() {
 		err = errors.New("the fast link died before it was ready")
 	}
@@ -201,7 +205,7 @@ func (s *Session) concluded(a *attempt, p *path, err error) bool {
 		s.arrived(p)
 		return true
 	}
-	if !a.told && s.control == a.from {
+	if !a.told && !errors.Is(err, errSuperseded) && s.control == a.from {
 		s.post(s.control, ownFrame{wire.QPAbandon, abandonText(a.epoch, err.Error())})
 	}
 	s.info.Fallbacks++
@@ -257,12 +261,21 @@ func (p *path) isGone() bool {
 func (s *Session) offered(p *path, qp wire.QP) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.offeredLocked(p, qp)
+}
+
+var errSuperseded = errors.New("the client has made another offer")
+
+func (s *Session) offeredLocked(p *path, qp wire.QP) {
 	why := ""
 	switch {
 	case s.control != p || s.err != nil:
 		return
 	case s.try != nil:
-		why = "an earlier attempt is under way"
+		// The client makes one at a time: it has given the earlier one up.
+		s.next = &qp
+		s.try.cancel(errSuperseded)
+		return
 	case len(s.fast) > maxStandby:
 		why = fmt.Sprintf("there are %d fast links already", len(s.fast))
 	}

@@ -239,7 +239,8 @@ func TestDeathIsTold(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorldOf(t, Config{MaxMessage: 1 << 20, MaxCalls: 8, Standby: -1, ReturnAfter: time.Hour})
 			require.Equal(t, RDMA, w.sides[0].s.Transport().Kind)
-			control, fast := w.n.ends[:2], w.n.ends[2:4]
+			ends := w.n.made()
+			control, fast := ends[:2], ends[2:4]
 			fast[dies-2].die(errDead)
 			synctest.Wait()
 			for range 3 {
@@ -262,10 +263,10 @@ func TestDeathIsTold(t *testing.T) {
 func TestControlReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorldOf(t, Config{MaxMessage: 1 << 20, MaxCalls: 8, FastLink: NeverFastLink})
-		control := w.n.ends[:2]
+		control := w.n.made()[:2]
 		control[0].die(errDead)
 		time.Sleep(100 * time.Millisecond)
-		for _, e := range w.n.ends[2:] {
+		for _, e := range w.n.made()[2:] {
 			e.deliver(false)
 		}
 		synctest.Wait()

@@ -293,3 +293,48 @@ func TestDeviceComesLater(t *testing.T) {
 		})
 	}
 }
+
+// TestOfferSupersedes: a server whose attempt still waits for a client that has
+// given it up takes the client's next offer.
+func TestOfferSupersedes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		f := &fabric{}
+		l := serve(t, networkOf(m, f))
+		c := rawDial(t, m, l.addr)
+		c.hello(wire.FeatureFastLink)
+		s := within(t, l.sessions)
+		for epoch := uint64(5); epoch < 8; epoch++ {
+			c.send(wire.QPOffer, qp(epoch))
+			answer := c.next()
+			require.Equal(t, wire.QPAnswer, answer.h.Kind)
+			var got wire.QP
+			require.NoError(t, got.Parse(answer.payload))
+			require.Equal(t, epoch, got.Epoch)
+			synctest.Wait()
+			require.Equal(t, int32(1), f.live.Load(), "the earlier link is left over")
+		}
+		c.link.Close(nil)
+		s.Close(nil)
+		within(t, s.Done())
+		require.Zero(t, f.live.Load())
+	})
+}
+
+// TestSilentPeerMayNotKnow: a side that gave up its last link for silence waits
+// as long again for the other to notice.
+func TestSilentPeerMayNotKnow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		cn, sn := networkOf(m, nil), networkOf(m, nil)
+		sn.Config.Keepalive = 10 * time.Second
+		c, s := connectOver(t, cn, sn)
+		exchange(t, c, s)
+		m.refuses.Store(true)
+		m.stall()
+		time.Sleep(18 * time.Second)
+		require.NoError(t, s.Err(), "the server gave up after ResumeWithin alone")
+		time.Sleep(10 * time.Second)
+		require.ErrorAs(t, s.Err(), new(*transport.SilentError))
+	})
+}

@@ -173,7 +173,7 @@ func (l *Lane) sendChunks(ctx context.Context, h *wire.Header, msg []byte) error
 	}
 	begun, err := l.chunks(ctx, h, msg)
 	if begun && err != nil {
-		l.takeBack(h.Kind, h.Call, func() { l.turns.give(1, len(msg)) })
+		l.takeBack(h.Kind, h.Call, err, func() { l.turns.give(1, len(msg)) })
 		return err
 	}
 	l.turns.give(1, len(msg))
@@ -223,10 +223,10 @@ func (l *Lane) Help(done <-chan struct{}, waiting *atomic.Int32) bool {
 // to come of it. The sink calls it when nobody waits for the message any more.
 func (l *Lane) Forget(call uint64) { l.in.forget(call) }
 
-// takeBack tells the peer that the rest of a message will not come, and calls
+// takeBack tells the peer that the rest of a message will not come, why, and calls
 // told then. It waits for room as long as the session lives, and not in the
 // caller's time.
-func (l *Lane) takeBack(kind wire.Kind, call uint64, told func()) {
+func (l *Lane) takeBack(kind wire.Kind, call uint64, why error, told func()) {
 	s := l.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -240,15 +240,21 @@ func (l *Lane) takeBack(kind wire.Kind, call uint64, told func()) {
 		var payload []byte
 		if kind == wire.Reply {
 			h.Kind, h.Flags, h.Arg = wire.Reply, wire.Error|wire.End, codeCanceled
-			payload = wire.AppendFault(nil, "reply taken back", nil)
+			if errors.Is(why, context.DeadlineExceeded) {
+				h.Arg = codeDeadlineExceeded
+			}
+			payload = wire.AppendFault(nil, "reply taken back: "+why.Error(), nil)
 		}
 		// If it cannot be sent the session ends, and the message with it.
 		_ = l.Send(s.ctx, h, payload)
 	})
 }
 
-// codeCanceled is the canonical status code of a call that nobody waits for.
-const codeCanceled = 1
+// Canonical status codes of a call whose reply is taken back.
+const (
+	codeCanceled         = 1
+	codeDeadlineExceeded = 4
+)
 
 func (l *Lane) retention() Retention {
 	r := l.out.info()

@@ -2,6 +2,7 @@ package transport_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"hash/crc32"
@@ -88,6 +89,9 @@ func TestTakenBack(t *testing.T) {
 		if m.Kind == wire.Reply {
 			require.NotZero(t, m.Flags&wire.Error)
 			require.Equal(t, uint32(1), m.Arg)
+			text, _, err := wire.ParseFault(m.Payload.Bytes())
+			require.NoError(t, err)
+			require.Equal(t, "reply taken back: context canceled", text)
 		}
 		payload(m)
 	}
@@ -99,11 +103,12 @@ func TestTakenBack(t *testing.T) {
 type expiring struct {
 	context.Context
 	left int
+	with error // nil: context.Canceled
 }
 
 func (e *expiring) Err() error {
 	if e.left--; e.left < 0 {
-		return context.Canceled
+		return cmp.Or(e.with, context.Canceled)
 	}
 	return nil
 }
@@ -283,4 +288,19 @@ func TestTakenBackInTurn(t *testing.T) {
 		require.Equal(t, wire.Cancel, within(t, s.sink.messages).Kind)
 		require.Len(t, payload(within(t, s.sink.messages)), 256<<10)
 	}
+}
+
+// TestTakenBackInTime: a reply that a deadline cuts short fails with that code
+// (case 81).
+func TestTakenBackInTime(t *testing.T) {
+	c, s := connect(t, overTCP(), overTCP())
+	send(t, c, wire.Header{Kind: wire.Call, Call: 1}, nil)
+	within(t, s.sink.messages)
+	ctx := &expiring{Context: t.Context(), left: 5, with: context.DeadlineExceeded}
+	err := s.Lane().Send(ctx, wire.Header{Kind: wire.Reply, Call: 1}, make([]byte, 4<<20))
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	m := within(t, c.sink.messages)
+	require.NotZero(t, m.Flags&wire.Error)
+	require.EqualValues(t, 4, m.Arg)
+	payload(m)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 
@@ -89,6 +90,13 @@ func (h listHalf) Connect(_ context.Context, epoch uint64, _ wire.QP) (Link, err
 	return a, nil
 }
 
+// made are all ends, in the order in which they were made.
+func (n *lists) made() []*listEnd {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.ends)
+}
+
 // live are the ends that have not died.
 func (n *lists) live() (live []*listEnd) {
 	n.mu.Lock()
@@ -103,7 +111,7 @@ func (n *lists) live() (live []*listEnd) {
 
 // release drops what is still under way.
 func (n *lists) release() {
-	for _, e := range n.ends {
+	for _, e := range n.made() {
 		e.truncate(0)
 	}
 }

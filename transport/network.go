@@ -63,7 +63,8 @@ type Config struct {
 	Keepalive time.Duration
 
 	// ResumeWithin is how long a session lives without any link, for the client
-	// to make a new connection. Default 4 s, range 1 ms to 24 h. Longer outlives
+	// to make a new connection; and Keepalive longer where the control link
+	// was given up for silence, for the client may not know of it yet. Default 4 s, range 1 ms to 24 h. Longer outlives
 	// longer outages; until then the calls of a dead peer neither end nor give
 	// back what they hold.
 	ResumeWithin time.Duration

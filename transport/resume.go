@@ -28,7 +28,7 @@ func (s *Session) controlEnded(err error) {
 	if s.try != nil {
 		s.try.cancel(fmt.Errorf("control link: %w", err))
 	}
-	s.cut = err
+	s.cut, s.silent = err, errors.As(err, new(*SilentError))
 	var wrong *wire.ParseError
 	if errors.As(err, &wrong) && wrong.Field != "frame" { // cut short is no fault
 		s.endLocked("control link", err, false)
@@ -50,7 +50,11 @@ func (s *Session) alive() {
 		s.lost.Stop()
 		s.lost = nil
 	case !has && s.lost == nil:
-		s.lost = time.AfterFunc(s.cfg.ResumeWithin, func() { s.endLost(nil) })
+		wait := s.cfg.ResumeWithin
+		if s.silent {
+			wait += s.cfg.Keepalive // the peer may notice later that it has no link
+		}
+		s.lost = time.AfterFunc(wait, func() { s.endLost(nil) })
 	}
 }
 

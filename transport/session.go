@@ -108,9 +108,11 @@ type Session struct {
 	tellPeer bool          // a CLOSE is due
 	control  *path         // nil: lost
 	cut      error         // why it was lost
+	silent   bool          // and that was for silence
 	away     bool          // GOAWAY was said here
 	fast     []*path       // READY was seen both ways; oldest first
 	try      *attempt      // at a fast link; nil: none is under way
+	next     *wire.QP      // server: the offer that waits for its end
 	move     uint32        // number of the newest move
 	target   *path         // client: where that goes, until it is there
 	carrying *path         // nil: the lane pauses
