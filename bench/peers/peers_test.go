@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -29,7 +30,7 @@ func TestMain(m *testing.M) {
 func TestEveryKindAnswers(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "out.json")
 	require.NoError(t, dispatch(t.Context(), []string{
-		"run", "-sizes", "64,300000", "-callers", "1,8", "-rounds", "1", "-duration", "50ms", "-warmup", "0s", "-json", path,
+		"run", "-sizes", "64,300000", "-callers", "1,8", "-rounds", "1", "-duration", "100ms", "-warmup", "0s", "-json", path,
 	}))
 	b, err := os.ReadFile(path)
 	require.NoError(t, err)
@@ -37,9 +38,10 @@ func TestEveryKindAnswers(t *testing.T) {
 	require.NoError(t, json.Unmarshal(b, &f))
 	require.Len(t, f.Rows, 4*len(kinds))
 	for _, r := range f.Rows {
-		require.Positive(t, r.Calls, r.Peer)
-		require.Positive(t, r.CallsPerSec, r.Peer)
-		require.LessOrEqual(t, r.P50, r.P99, r.Peer)
+		cell := fmt.Sprintf("%s, %d B, %d callers", r.Peer, r.Size, r.Callers)
+		require.Positive(t, r.Calls, cell)
+		require.Positive(t, r.CallsPerSec, cell)
+		require.LessOrEqual(t, r.P50, r.P99, cell)
 	}
 	require.Len(t, f.Compared, 4*2)
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -100,14 +101,15 @@ func measure(ctx context.Context, k kind, size int, o load.Options) (results.Sam
 		return results.Sample{}, load.Histogram{}, err
 	}
 	// A cell may take ten times its duration; what takes longer hangs.
-	ctx, cancel := context.WithTimeout(ctx, time.Minute+20*o.Duration+o.Warmup)
+	limit := time.Minute + 20*o.Duration + o.Warmup
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no result after %v", limit))
 	defer cancel()
 	cmd := exec.CommandContext(ctx, server.cmd.Path, "call", k.name, "-addr", server.addr, "-size", strconv.Itoa(size),
 		"-callers", strconv.Itoa(o.Callers), "-duration", o.Duration.String(), "-warmup", o.Warmup.String())
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return results.Sample{}, load.Histogram{}, fmt.Errorf("%s, %d B, %d callers: %w", k.name, size, o.Callers, err)
+		return results.Sample{}, load.Histogram{}, fmt.Errorf("%s, %d B, %d callers: %w", k.name, size, o.Callers, cmp.Or(context.Cause(ctx), err))
 	}
 	after, err := server.usage()
 	if err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"text/tabwriter"
@@ -29,8 +30,8 @@ func writeTables(w io.Writer, f *results.PeersFile) error {
 	fmt.Fprintf(w, "\nOurs, in ratios of this run; elsewhere: the best library measured on another machine with two CPUs, to the bound there\n\n")
 	fmt.Fprintln(t, "size\tcallers\tours\tbest peer\tcalls/s to it\tp99 to the lowest\tto the bound\telsewhere\t")
 	for _, r := range f.Compared {
-		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%.2f\t%.2f\t%.2f\t%s\t\n",
-			results.FormatSize(r.Size), r.Callers, r.Ours, r.Best, r.ToBest, r.P99, r.ToBound, elsewhereShare(r.Size, r.Callers))
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t\n",
+			results.FormatSize(r.Size), r.Callers, r.Ours, cmp.Or(r.Best, "-"), ratio(r.ToBest, 1), ratio(r.P99, 1), ratio(r.ToBound, 1), elsewhereShare(r.Size, r.Callers))
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -70,9 +71,9 @@ func callsPerSec(r *results.PeerRow) float64 {
 	return r.CallsPerSec
 }
 
-// ratio of a to b, "-" where there is no b.
+// ratio of a to b, "-" where one was not measured.
 func ratio(a, b float64) string {
-	if b == 0 {
+	if a == 0 || b == 0 {
 		return "-"
 	}
 	return fmt.Sprintf("%.2f", a/b)
