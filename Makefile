@@ -17,10 +17,10 @@ TEST_TIMEOUT := 10m
 VM_TIMEOUT   := 15m
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build generate lint cross unit sim faults vm examples test bench bench-connect floors peers perf-check peers-test report fuzz clean
+.PHONY: help setup build generate lint cross unit sim faults vm examples test bench bench-connect bench-failover floors peers perf-check peers-test report fuzz clean
 
 help: ## show this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VM) ## install what tests and benchmarks need (QEMU, a kernel, perftest); says what
 	@$(VM) setup
@@ -82,6 +82,9 @@ bench: setup build ## one table: echo calls over rdma and tcp in the VM, beside 
 
 bench-connect: setup build ## time to the first call in the VM, with QPs from the pool and without
 	@$(VM) run -timeout $(VM_TIMEOUT) -out /out/=$(CURDIR)/bench-results -- $(BIN)/bench connect -json /out/connect.json $(BENCH_FLAGS)
+
+bench-failover: setup build ## how long calls are without a link in the VM when one dies, with another standing by and without
+	@$(VM) run -timeout $(VM_TIMEOUT) -out /out/=$(CURDIR)/bench-results -- $(BIN)/bench failover -json /out/failover.json $(BENCH_FLAGS)
 
 floors: ## hold the floors against perftest; by hand, for they need a quiet machine
 	@for try in 1 2 3; do \

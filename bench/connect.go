@@ -1,13 +1,9 @@
 package main
 
 import (
-	"cmp"
 	"context"
-	"flag"
 	"fmt"
 	"io"
-	"os"
-	"runtime"
 	"slices"
 	"text/tabwriter"
 	"time"
@@ -19,64 +15,19 @@ import (
 	"github.com/verbena-rpc/verbena/transport/rdma"
 )
 
-// connectCommand measures the time from Dial to the reply of the first call,
-// with QPs from the warm pool and without, in turn.
-func connectCommand(ctx context.Context, args []string) error {
-	var s settings
-	fs := flag.NewFlagSet("bench connect", flag.ContinueOnError)
-	rounds := fs.Int("rounds", 30, "connections of each kind, made in turn; medians are shown")
-	pause := fs.Duration("pause", 150*time.Millisecond, "between two connections: links drain, pools are refilled")
-	jsonPath := fs.String("json", "", "write the report to this `file`")
-	check := fs.Bool("check", false, "fail unless the pool is at least 3 times faster than everything made on the way")
-	s.register(fs)
-	if err := parse(fs, args); err != nil {
-		return err
-	}
-	if *rounds < 1 || *pause < 0 {
-		return fmt.Errorf("-rounds is %d and -pause %v, expected at least 1 and 0", *rounds, *pause)
-	}
-	s.procs = cmp.Or(s.procs, max(1, runtime.NumCPU()/2))
-	runtime.GOMAXPROCS(s.procs)
-	ends, err := findPeers()
-	if err != nil {
-		return err
-	}
-	kinds, err := startConnectors(ctx, s, ends)
-	defer func() {
-		for _, k := range kinds {
-			k.stop()
+// connecting measures the time from Dial to the reply of the first call, with
+// QPs from the warm pool and without.
+var connecting = turns{
+	name: "connect", does: "connections of each kind", rounds: 30, pause: 150 * time.Millisecond, floor: 3,
+	start: startConnectors,
+	report: func(ways []contender) gainReport {
+		kinds := make([]*connector, len(ways))
+		for i, w := range ways {
+			kinds[i] = w.(*connector)
 		}
-	}()
-	if err != nil {
-		return err
-	}
-	for round := range *rounds {
-		progress("round %d/%d", round+1, *rounds)
-		for _, k := range kinds {
-			if err := k.connect(ctx); err != nil {
-				return fmt.Errorf("%s: %w", k.name, err)
-			}
-			time.Sleep(*pause)
-		}
-	}
-	progress("")
-	r := newConnectReport(kinds)
-	if err := r.write(os.Stdout); err != nil {
-		return err
-	}
-	if *jsonPath != "" {
-		if err := results.Write(*jsonPath, r); err != nil {
-			return err
-		}
-	}
-	if *check && r.Gain < minConnectGain {
-		return fmt.Errorf("below the floor: a first call is %.1f times faster from the pool, at least %.1f expected", r.Gain, minConnectGain)
-	}
-	return nil
+		return newConnectReport(kinds)
+	},
 }
-
-// minConnectGain is the floor of connectReport.Gain.
-const minConnectGain = 3.0
 
 // connector makes connections of one kind, to a server process of the same.
 type connector struct {
@@ -95,7 +46,7 @@ const (
 	overTCP  = "tcp"
 )
 
-func startConnectors(ctx context.Context, s settings, ends peers) (kinds []*connector, err error) {
+func startConnectors(ctx context.Context, s settings, ends peers) (kinds []contender, err error) {
 	for _, kind := range []struct{ name, transport, pool string }{
 		{fromPool, "rdma", "warm"}, {noPool, "rdma", "none"}, {allCold, "rdma", "cold"}, {overTCP, "tcp", "warm"},
 	} {
@@ -117,6 +68,8 @@ func startConnectors(ctx context.Context, s settings, ends peers) (kinds []*conn
 	return kinds, nil
 }
 
+func (k *connector) title() string { return k.name }
+
 func (k *connector) stop() {
 	k.server.stop()
 	closeFabric(k.network)
@@ -134,7 +87,7 @@ type phases struct {
 	Total   float64 `json:"total_us"`
 }
 
-func (k *connector) connect(ctx context.Context) error {
+func (k *connector) turn(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	begun := time.Now()
@@ -210,6 +163,8 @@ func newConnectReport(kinds []*connector) *connectReport {
 	r.Gain, r.Pooled = totals[allCold]/totals[fromPool], totals[noPool]/totals[fromPool]
 	return r
 }
+
+func (r *connectReport) gain() float64 { return r.Gain }
 
 func (r *connectReport) write(w io.Writer) error {
 	fmt.Fprintf(w, "\nFrom Dial to the reply of the first call, medians in µs, %s\n\n", r.System)

@@ -1,15 +1,11 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net"
-	"os"
-	"runtime"
 	"slices"
 	"sync"
 	"text/tabwriter"
@@ -22,64 +18,19 @@ import (
 	"github.com/verbena-rpc/verbena/transport/wire"
 )
 
-// minFailoverGain is the floor of failoverReport.Gain.
-const minFailoverGain = 10.0
-
-// failoverCommand measures how long calls are without a link when the one dies
-// that carries them: with a link that stands by, with TCP behind it, and where
+// failingOver measures how long calls are without a link when the one dies that
+// carries them: with a link that stands by, with TCP behind it, and where
 // everything has to be made anew.
-func failoverCommand(ctx context.Context, args []string) error {
-	var s settings
-	fs := flag.NewFlagSet("bench failover", flag.ContinueOnError)
-	rounds := fs.Int("rounds", 20, "deaths of a link of each kind, in turn; medians are shown")
-	pause := fs.Duration("pause", 300*time.Millisecond, "between two deaths: links drain, another comes to stand by")
-	jsonPath := fs.String("json", "", "write the report to this `file`")
-	check := fs.Bool("check", false, "fail unless a standby link is at least 10 times faster than everything made anew")
-	s.register(fs)
-	if err := parse(fs, args); err != nil {
-		return err
-	}
-	if *rounds < 1 || *pause < 0 {
-		return fmt.Errorf("-rounds is %d and -pause %v, expected at least 1 and 0", *rounds, *pause)
-	}
-	s.procs = cmp.Or(s.procs, max(1, runtime.NumCPU()/2))
-	runtime.GOMAXPROCS(s.procs)
-	ends, err := findPeers()
-	if err != nil {
-		return err
-	}
-	kinds, err := startVictims(ctx, s, ends)
-	defer func() {
-		for _, v := range kinds {
-			v.stop()
+var failingOver = turns{
+	name: "failover", does: "deaths of a link of each kind", rounds: 20, pause: 300 * time.Millisecond, floor: 10,
+	start: startVictims,
+	report: func(ways []contender) gainReport {
+		kinds := make([]*victim, len(ways))
+		for i, w := range ways {
+			kinds[i] = w.(*victim)
 		}
-	}()
-	if err != nil {
-		return err
-	}
-	for round := range *rounds {
-		progress("round %d/%d", round+1, *rounds)
-		for _, v := range kinds {
-			if err := v.fail(ctx, v); err != nil {
-				return fmt.Errorf("%s: %w", v.name, err)
-			}
-			time.Sleep(*pause)
-		}
-	}
-	progress("")
-	r := newFailoverReport(kinds)
-	if err := r.write(os.Stdout); err != nil {
-		return err
-	}
-	if *jsonPath != "" {
-		if err := results.Write(*jsonPath, r); err != nil {
-			return err
-		}
-	}
-	if *check && r.Gain < minFailoverGain {
-		return fmt.Errorf("below the floor: a standby link is %.1f times faster than a cold reconnect, at least %.1f expected", r.Gain, minFailoverGain)
-	}
-	return nil
+		return newFailoverReport(kinds)
+	},
 }
 
 // victim is a connection whose links are let die.
@@ -94,7 +45,7 @@ type victim struct {
 	gap     []float64 // µs from then to the reply of the first call
 }
 
-func startVictims(ctx context.Context, s settings, ends peers) (kinds []*victim, err error) {
+func startVictims(ctx context.Context, s settings, ends peers) (kinds []contender, err error) {
 	for _, kind := range []struct {
 		name, pool string
 		standby    int
@@ -121,6 +72,10 @@ func startVictims(ctx context.Context, s settings, ends peers) (kinds []*victim,
 	}
 	return kinds, nil
 }
+
+func (v *victim) title() string { return v.name }
+
+func (v *victim) turn(ctx context.Context) error { return v.fail(ctx, v) }
 
 func (v *victim) stop() {
 	if v.conn != nil {
@@ -282,6 +237,8 @@ func newFailoverReport(kinds []*victim) *failoverReport {
 	r.Gain = r.Rows[len(r.Rows)-1].Resumed / r.Rows[0].Resumed
 	return r
 }
+
+func (r *failoverReport) gain() float64 { return r.Gain }
 
 func (r *failoverReport) write(w io.Writer) error {
 	fmt.Fprintf(w, "\nWhen the link dies that carries calls, medians in µs, %s\n\n", r.System)

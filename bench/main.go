@@ -28,8 +28,8 @@ var commands = []struct {
 	run        func(ctx context.Context, args []string) error
 }{
 	{"run", "measure on this machine: server and client processes, every transport, perftest", runCommand},
-	{"connect", "measure on this machine: time to the first call, with QPs from the pool and without", connectCommand},
-	{"failover", "measure on this machine: how long calls are without a link when one dies", failoverCommand},
+	{"connect", "measure on this machine: time to the first call, with QPs from the pool and without", connecting.run},
+	{"failover", "measure on this machine: how long calls are without a link when one dies", failingOver.run},
 	{"report", "write one HTML page with charts of what benchmarks have written as JSON", reportCommand},
 	{"compare", "say in which cells two files of bench run or peers run differ beyond noise", compareCommand},
 	{"server", "serve echo calls until interrupted", serverCommand},
