@@ -44,7 +44,7 @@ func (s *Session) startAttempt(epoch uint64, work func(ctx context.Context, a *a
 	}
 	s.try = a
 	s.info.Attempts++
-	s.spawnLocked(func() {
+	s.spawn(func() {
 		defer cancel(nil)
 		defer stop()
 		p, err := work(ctx, a)

@@ -63,7 +63,7 @@ func (s *Session) enter(p *path) {
 		return
 	}
 	p.entering = true
-	s.spawnLocked(func() {
+	s.spawn(func() {
 		slot, err := p.link.Reserve(s.ctx, Control, 0)
 		if err != nil {
 			return // linkEnded will be called
@@ -166,7 +166,7 @@ func (s *Session) isSettled() bool {
 
 func (s *Session) startPump(c *carrier) {
 	if c != nil {
-		s.spawnLocked(func() { s.lane.out.pump(s.ctx, c, s.lane.in.say) })
+		s.spawn(func() { s.lane.out.pump(s.ctx, c, s.lane.in.say) })
 	}
 }
 
@@ -177,7 +177,7 @@ func (s *Session) linkEnded(p *path, err error) {
 	if s.err != nil {
 		return
 	}
-	s.spawnLocked(func() { <-p.link.Done() })
+	s.spawn(func() { <-p.link.Done() })
 	switch {
 	case err == nil:
 		err = net.ErrClosed

@@ -60,7 +60,7 @@ func (s *Session) post(p *path, f ownFrame) {
 	p.queue = append(p.queue, f)
 	if !p.sending {
 		p.sending = true
-		s.spawnLocked(func() { s.sendQueue(p) })
+		s.spawn(func() { s.sendQueue(p) })
 	}
 }
 

@@ -36,7 +36,7 @@ func (s *Session) controlEnded(err error) {
 	}
 	s.probe()
 	if s.client {
-		s.spawnLocked(s.redial)
+		s.spawn(s.redial)
 	}
 }
 
@@ -154,7 +154,7 @@ func (s *Session) attach(link Link, first *ownFrame) (*path, error) {
 	}
 	if old := s.control; old != nil {
 		old.link.Close(errReplaced)
-		s.spawnLocked(func() { <-old.link.Done() })
+		s.spawn(func() { <-old.link.Done() })
 		s.drop(old, errReplaced)
 	}
 	p := newPath(s, link, 0)

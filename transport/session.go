@@ -276,14 +276,8 @@ func (s *Session) endLocked(what string, err error, tellPeer bool) {
 }
 
 // spawn runs fn beside the session, which waits for it at its end. It does
-// nothing once the session has ended.
+// nothing once the session has ended. Callers hold mu.
 func (s *Session) spawn(fn func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.spawnLocked(fn)
-}
-
-func (s *Session) spawnLocked(fn func()) {
 	if s.err == nil {
 		s.workers.Go(fn)
 	}

@@ -2,6 +2,8 @@
 
 package uverbs
 
+//lint:file-ignore U1000 these are the kernel's structures: all fields of each, whether used here or not
+
 import "github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
 
 // What this file declares is the kernel's, from rdma/ib_user_verbs.h,
