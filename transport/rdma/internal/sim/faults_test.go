@@ -136,7 +136,10 @@ func tcpCutOneWay(d *draft) {
 }
 
 func tcpReset(d *draft) {
-	d.f.begin = func(c *chaos) { c.w.net.Reset(d.c.addr, d.s.addr) }
+	d.f.begin = func(c *chaos) {
+		c.w.model.reset(d.pair)
+		c.w.net.Reset(d.c.addr, d.s.addr)
+	}
 }
 
 func tcpDelay(d *draft) {

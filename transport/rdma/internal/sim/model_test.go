@@ -39,6 +39,7 @@ type model struct {
 	mu       sync.Mutex
 	lastSeen map[inOrder]uint64 // id of the last inline call that was executed
 	excused  map[pair][]window
+	resets   map[pair]time.Time // the last: what a new session may fail by
 	counts   [executed + 1]int
 }
 
@@ -59,7 +60,7 @@ type window struct {
 }
 
 func newModel(w *world) *model {
-	m := &model{w: w, lastSeen: map[inOrder]uint64{}, excused: map[pair][]window{}}
+	m := &model{w: w, lastSeen: map[inOrder]uint64{}, excused: map[pair][]window{}, resets: map[pair]time.Time{}}
 	for _, c := range w.plan.callers {
 		m.calls = append(m.calls, c.calls...)
 	}
@@ -206,10 +207,18 @@ func (m *model) judge(c *call, p pair) {
 func (m *model) notDialed(p pair, from time.Time, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if now := time.Now(); !m.isExcused(p, from, now) {
+	if now := time.Now(); !m.isExcused(p, from, now) && m.resets[p].Before(from) {
 		m.w.violate("client %d could not reach server %d for no reason, from %v to %v: %v",
 			p.client, p.server, from.Sub(epoch), now.Sub(epoch), err)
 	}
+}
+
+// reset says that the connections of p are reset: sessions go on, and one that
+// is being made fails.
+func (m *model) reset(p pair) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.resets[p] = time.Now()
 }
 
 // excuse begins a time in which sessions of p may end, or fail to begin; the
