@@ -187,6 +187,7 @@ func TestFastLinkDies(t *testing.T) {
 				return
 			}
 			exchange(t, c, s)
+			synctest.Wait() // each side has noticed
 			for _, p := range []peer{c, s} {
 				info := p.Transport()
 				require.Equal(t, transport.TCP, info.Kind)

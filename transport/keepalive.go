@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -21,6 +22,10 @@ type SilentError struct{ For time.Duration }
 
 func (e *SilentError) Error() string { return fmt.Sprintf("the peer was silent for %v", e.For) }
 
+// errStuck closes a link that lives and has lost frames, the last ones, so that
+// nothing shows the peer that they are missing: they are sent again on another.
+var errStuck = errors.New("frames are not acknowledged")
+
 func (s *Session) tickTime() time.Duration { return s.cfg.Keepalive / ticks }
 
 // keepAlive looks at all links once in a tick.
@@ -36,8 +41,13 @@ func (s *Session) keepAlive() {
 	for _, p := range s.fast {
 		s.listen(p)
 	}
-	if p := s.carrying; p != nil && s.lane.in.unsaid() {
-		s.post(p, ownFrame{kind: wire.Ack}) // so that an idle peer keeps nothing
+	if p := s.carrying; p != nil {
+		if s.lane.in.unsaid() {
+			s.post(p, ownFrame{kind: wire.Ack}) // so that an idle peer keeps nothing
+		}
+		if s.lane.out.stuck() {
+			p.link.Close(errStuck)
+		}
 	}
 	s.tick.Reset(s.tickTime())
 }

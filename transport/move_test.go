@@ -3,6 +3,7 @@ package transport_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -280,4 +281,32 @@ func TestReturnWithWideFrames(t *testing.T) {
 		time.Sleep(time.Second)
 		require.Equal(t, transport.RDMA, c.Transport().Kind, c.Transport().Reason)
 	})
+}
+
+// TestLastFrameLost: a link that lives and loses the last frame, behind which
+// nothing comes, is given up; the frame comes on another.
+func TestLastFrameLost(t *testing.T) {
+	for _, side := range []string{"client", "server"} {
+		t.Run(side, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := newMemory()
+				fabrics := map[string]*fabric{"client": {}, "server": {}}
+				var ate atomic.Bool
+				fabrics[side].eats = func(_ *fastLink, h *wire.Header) bool {
+					return (h.Kind == wire.Call || h.Kind == wire.Reply) && h.Call == 7 && !ate.Swap(true)
+				}
+				c, s := connectOver(t, networkOf(m, fabrics["client"]), networkOf(m, fabrics["server"]))
+				exchange(t, c, s)
+				start := time.Now()
+				send(t, c, wire.Header{Kind: wire.Call, Call: 7}, nil)
+				within(t, s.sink.messages)
+				send(t, s, wire.Header{Kind: wire.Reply, Call: 7}, nil)
+				within(t, c.sink.messages)
+				require.True(t, ate.Load())
+				require.Less(t, time.Since(start), 26*time.Second)
+				time.Sleep(time.Hour)
+				require.LessOrEqual(t, c.Transport().Moves, 1, "an idle link was given up")
+			})
+		})
+	}
 }

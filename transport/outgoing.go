@@ -36,7 +36,9 @@ type outgoing struct {
 	mu      sync.Mutex
 	carrier *carrier // nil: the lane pauses
 	sent    sentFrames
-	ended   error // the session has ended
+	seen    uint32 // of sent.acked, at the last tick
+	still   int    // ticks since that moved although frames are kept
+	ended   error  // the session has ended
 }
 
 func (o *outgoing) init(retain, limit int) {
@@ -265,6 +267,23 @@ func (o *outgoing) idle() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.sent.len() == 0
+}
+
+// stuck says that frames are kept and that the peer, which acknowledges at each
+// tick of its own, has taken in none of them for as long as a link may be silent.
+// It is called once in a tick.
+func (o *outgoing) stuck() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.sent.acked != o.seen || o.sent.len() == 0 {
+		o.seen, o.still = o.sent.acked, 0
+		return false
+	}
+	if o.still++; o.still <= ticks {
+		return false
+	}
+	o.still = 0
+	return true
 }
 
 // lost takes the lane from a dead link.

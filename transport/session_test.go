@@ -16,7 +16,7 @@ import (
 )
 
 // patience is a deadline that only a hang exceeds.
-const patience = 20 * time.Second
+const patience = 30 * time.Second
 
 // sink is a Sink that hands on what it gets.
 type sink struct {
