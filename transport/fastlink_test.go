@@ -318,6 +318,7 @@ func TestOfferSupersedes(t *testing.T) {
 		c.link.Close(nil)
 		s.Close(nil)
 		within(t, s.Done())
+		synctest.Wait()
 		require.Zero(t, f.live.Load())
 	})
 }

@@ -135,11 +135,16 @@ func TestWideSlot(t *testing.T) {
 // TCP to be acknowledged, when TCP dies: the lane goes on on a new connection.
 func TestControlDiesBeforeFit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		fs := &fabric{narrow: 1000}
+		var armed atomic.Pointer[memory]
+		fs := &fabric{narrow: 1000, onPrepare: func() {
+			if m := armed.Load(); m != nil {
+				m.stallClients()
+			}
+		}}
 		m, c, s := fallback(t, &fabric{narrow: 1000}, fs, time.Hour)
 		send(t, c, wire.Header{Kind: wire.Call, Call: 1}, make([]byte, 60<<10))
 		payload(within(t, s.sink.messages)) // and not acknowledged
-		fs.onPrepare = m.stallClients       // nor will it be, though asked for
+		armed.Store(m)                      // nor will it be, though asked for
 		time.Sleep(1500 * time.Millisecond)
 		require.Equal(t, transport.TCP, c.Transport().Kind)
 		m.cut()
