@@ -312,3 +312,19 @@ func TestLastFrameLost(t *testing.T) {
 		})
 	}
 }
+
+// TestKeepalivesDiffer: a side that looks often does not give up a healthy idle
+// link to one that looks, and so acknowledges by itself, seldom (case 69).
+func TestKeepalivesDiffer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		cn, sn := networkOf(m, nil), networkOf(m, nil)
+		cn.Config.Keepalive, sn.Config.Keepalive = time.Second, time.Hour
+		c, s := connectOver(t, cn, sn)
+		send(t, c, wire.Header{Kind: wire.Call, Call: 1}, make([]byte, 10))
+		payload(within(t, s.sink.messages))
+		time.Sleep(10 * time.Minute)
+		require.Zero(t, c.Transport().Resumes)
+		require.Zero(t, c.Transport().Retention.Frames)
+	})
+}
