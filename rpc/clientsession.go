@@ -134,7 +134,7 @@ func (s *clientSession) request(ctx context.Context, p *pending, id uint64, m *M
 		}
 		defer buf.Release()
 		p.header.Arg = timeLeft(ctx)
-		return s.lane.Send(ctx, p.header, buf.Bytes())
+		return s.lane.SendBuf(ctx, p.header, buf)
 	}
 	slot, err := s.lane.Reserve(ctx, transport.Small, n)
 	if err != nil {

@@ -56,10 +56,15 @@ func wideSlot(n int) Slot {
 }
 
 func (l *Lane) reserve(ctx context.Context, class Class, n int) (Slot, error) {
+	return l.reserveFor(ctx, class, nil, 0, n)
+}
+
+// reserveFor is reserve for part of msg, unless that is nil.
+func (l *Lane) reserveFor(ctx context.Context, class Class, msg *pool.Buf, at, n int) (Slot, error) {
 	if n > l.MaxPayload() {
 		return Slot{}, errTooWide
 	}
-	return l.out.reserve(ctx, class, n)
+	return l.out.reserve(ctx, class, msg, at, n)
 }
 
 // Commit sends the message in the slot. It sets Lane, Total, the numbers and
@@ -124,7 +129,7 @@ func (l *Lane) sendLater(h wire.Header, payload *pool.Buf) error {
 	s.workers.Go(func() {
 		defer payload.Release()
 		// If it cannot be sent the session ends.
-		_ = l.Send(s.ctx, h, payload.Bytes())
+		_ = l.SendBuf(s.ctx, h, payload)
 	})
 	return nil
 }
@@ -132,33 +137,54 @@ func (l *Lane) sendLater(h wire.Header, payload *pool.Buf) error {
 // headers are scratch: a header given to a Link escapes.
 var headers = sync.Pool{New: func() any { return new(wire.Header) }}
 
-// Send sends a message of any size the peer takes in: in one frame, or in
-// chunks that let smaller messages pass. msg is not kept. It waits for room,
-// and in chunks for its turn, until ctx is done. On error the peer will never
-// see the whole message; what was sent of it is taken back, so nothing further
-// need be sent for the call.
+// Send is SendBuf of a copy of msg.
 func (l *Lane) Send(ctx context.Context, h wire.Header, msg []byte) error {
-	if limit := l.s.PeerLimits().MaxMessage; len(msg) > limit {
-		return &TooLargeError{Size: len(msg), Max: limit}
+	if err := l.checkSize(len(msg)); err != nil {
+		return err
+	}
+	buf := pool.Get(len(msg))
+	defer buf.Release()
+	copy(buf.Bytes(), msg)
+	return l.SendBuf(ctx, h, buf)
+}
+
+// SendBuf sends a message of any size the peer takes in: in one frame, or in
+// chunks that let smaller messages pass. Nobody may change msg any more, for it
+// is sent from where it is, and kept by reference until the peer has taken it
+// in; the caller releases its own reference. It waits for room, and in chunks
+// for its turn, until ctx is done. On error the peer will never see the whole
+// message; what was sent of it is taken back, so nothing further need be sent
+// for the call.
+func (l *Lane) SendBuf(ctx context.Context, h wire.Header, msg *pool.Buf) error {
+	n := msg.Len()
+	if err := l.checkSize(n); err != nil {
+		return err
 	}
 	hp := headers.Get().(*wire.Header)
 	defer headers.Put(hp)
 	*hp = h
-	for len(msg) <= l.MaxPayload() {
-		if err := l.sendFrame(ctx, Small, hp, msg, len(msg)); err != errTooWide {
+	for n <= l.MaxPayload() {
+		if err := l.sendFrame(ctx, Small, hp, msg, 0, n, n); err != errTooWide {
 			return err
 		}
 	}
 	return l.sendChunks(ctx, hp, msg)
 }
 
-// sendFrame sends one frame; errTooWide: not, and it may be tried again in chunks.
-func (l *Lane) sendFrame(ctx context.Context, class Class, h *wire.Header, payload []byte, total int) error {
-	slot, err := l.reserve(ctx, class, len(payload))
+func (l *Lane) checkSize(n int) error {
+	if limit := l.s.PeerLimits().MaxMessage; n > limit {
+		return &TooLargeError{Size: n, Max: limit}
+	}
+	return nil
+}
+
+// sendFrame sends one frame with the bytes of msg from at to end; errTooWide:
+// not, and it may be tried again in chunks.
+func (l *Lane) sendFrame(ctx context.Context, class Class, h *wire.Header, msg *pool.Buf, at, end, total int) error {
+	slot, err := l.reserveFor(ctx, class, msg, at, end-at)
 	if err != nil {
 		return err
 	}
-	copy(slot.Payload, payload)
 	h.Total = uint32(total)
 	err = l.commit(slot, h)
 	if err != nil {
@@ -167,40 +193,41 @@ func (l *Lane) sendFrame(ctx context.Context, class Class, h *wire.Header, paylo
 	return err
 }
 
-func (l *Lane) sendChunks(ctx context.Context, h *wire.Header, msg []byte) error {
-	if err := l.turns.take(ctx, len(msg)); err != nil {
+func (l *Lane) sendChunks(ctx context.Context, h *wire.Header, msg *pool.Buf) error {
+	n := msg.Len()
+	if err := l.turns.take(ctx, n); err != nil {
 		return err
 	}
 	begun, err := l.chunks(ctx, h, msg)
 	if begun && err != nil {
-		l.takeBack(h.Kind, h.Call, err, func() { l.turns.give(1, len(msg)) })
+		l.takeBack(h.Kind, h.Call, err, func() { l.turns.give(1, n) })
 		return err
 	}
-	l.turns.give(1, len(msg))
+	l.turns.give(1, n)
 	return err
 }
 
 // chunks sends a message in at least two frames, for it did not fit one.
-func (l *Lane) chunks(ctx context.Context, h *wire.Header, msg []byte) (begun bool, err error) {
-	flags := h.Flags
-	for off := 0; off < len(msg); {
-		end := min(off+l.MaxPayload(), len(msg))
-		if off == 0 && end == len(msg) {
-			end = (len(msg) + 1) / 2 // the lane has moved since
+func (l *Lane) chunks(ctx context.Context, h *wire.Header, msg *pool.Buf) (begun bool, err error) {
+	flags, size := h.Flags, msg.Len()
+	for off := 0; off < size; {
+		end := min(off+l.MaxPayload(), size)
+		if off == 0 && end == size {
+			end = (size + 1) / 2 // the lane has moved since
 		}
 		h.Flags = flags
-		total := len(msg)
+		total := size
 		if off > 0 {
 			h.Flags |= wire.Cont
 			total = off
 		}
-		if end < len(msg) {
+		if end < size {
 			h.Flags |= wire.More
 		}
 		// Room alone does not stop a sender whose caller has gone.
 		err := ctx.Err()
 		if err == nil {
-			err = l.sendFrame(ctx, Bulk, h, msg[off:end], total)
+			err = l.sendFrame(ctx, Bulk, h, msg, off, end, total)
 		}
 		switch err {
 		case nil:

@@ -34,11 +34,6 @@ const (
 	maxCorked = 16
 )
 
-// putSum writes the payload sum behind n bytes of payload.
-func putSum(b []byte, n int) {
-	binary.LittleEndian.PutUint64(b[n:], wire.PayloadSum(b[:n]))
-}
-
 // parser cuts a stream into frames and checks them. It knows no connection.
 type parser struct {
 	src   io.Reader

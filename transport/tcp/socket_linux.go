@@ -34,7 +34,7 @@ func setUserTimeout(tc *net.TCPConn, d time.Duration) error {
 	return err
 }
 
-// maxVector is how many frames one writev takes. More gain nothing: the cost
+// maxVector is how many pieces of frames one writev takes. More gain nothing: the cost
 // of the call is spread thin long before.
 const maxVector = 128
 
@@ -44,6 +44,7 @@ type rawWriter struct {
 	conn    syscall.RawConn
 	try     func(fd uintptr) bool // made once: a closure per call would allocate
 	persist func(fd uintptr) bool
+	pieces  [maxVector][]byte
 	vector  [maxVector]unix.Iovec
 	used    int
 	n       int // result of the last writev
@@ -69,20 +70,26 @@ func newRawWriter(conn net.Conn) *rawWriter {
 // write writes the frames that fit one writev. With block it waits until the
 // socket takes some.
 func (w *rawWriter) write(o *outgoing, block bool) (int64, error) {
-	w.used = min(len(o.frames), maxVector)
-	skip := o.written
-	for i, f := range o.frames[:w.used] {
-		b := f.wire()[skip:]
+	pieces, skip := w.pieces[:0], o.written
+	for _, f := range o.frames {
+		if len(pieces) > maxVector-maxPieces {
+			break
+		}
+		pieces = f.pieces(pieces, skip)
 		skip = 0
+	}
+	for i, b := range pieces {
 		w.vector[i].Base = &b[0]
 		w.vector[i].SetLen(len(b))
 	}
+	w.used = len(pieces)
 	fn := w.try
 	if block {
 		fn = w.persist
 	}
 	err := w.conn.Write(fn)
 	clear(w.vector[:w.used])
+	clear(w.pieces[:w.used])
 	switch {
 	case err != nil:
 		return 0, err
