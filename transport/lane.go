@@ -25,18 +25,26 @@ type Lane struct {
 	widest int // bytes of a payload where there is no fast link
 	out    outgoing
 	in     incoming
-	turns  turns // of messages in chunks that are sent
+	order  order // of messages in chunks that are sent
 }
 
 func (l *Lane) init(s *Session, calls, widest int) {
 	l.s, l.widest = s, widest
 	l.out.init(s.cfg.Retain, widest)
 	l.in.parts.maxMessage, l.in.parts.maxParts = s.cfg.MaxMessage, calls
-	l.turns.maxCount, l.turns.maxBytes = calls, openLimit(s.PeerLimits().MaxMessage)
+	l.order.init(calls, s.PeerLimits().MaxMessage)
 }
 
+// maxWhole is the largest message in bytes that is sent whole where frames may
+// be larger: a block of 64 KiB and what codecs add to it. Larger ones leave in
+// chunks, which let others pass.
+const maxWhole = 64<<10 + 4<<10
+
 // MaxPayload is the largest message in bytes that goes in one frame now.
-func (l *Lane) MaxPayload() int { return int(l.out.limit.Load()) }
+func (l *Lane) MaxPayload() int { return min(l.maxFrame(), maxWhole) }
+
+// maxFrame is the largest payload of a frame.
+func (l *Lane) maxFrame() int { return int(l.out.limit.Load()) }
 
 // Reserve claims room for a whole message, to be encoded in place and given
 // back by Commit or Discard; see Link. It waits for the peer where too much is
@@ -61,7 +69,7 @@ func (l *Lane) reserve(ctx context.Context, class Class, n int) (Slot, error) {
 
 // reserveFor is reserve for part of msg, unless that is nil.
 func (l *Lane) reserveFor(ctx context.Context, class Class, msg *pool.Buf, at, n int) (Slot, error) {
-	if n > l.MaxPayload() {
+	if n > l.maxFrame() {
 		return Slot{}, errTooWide
 	}
 	return l.out.reserve(ctx, class, msg, at, n)
@@ -195,26 +203,36 @@ func (l *Lane) sendFrame(ctx context.Context, class Class, h *wire.Header, msg *
 
 func (l *Lane) sendChunks(ctx context.Context, h *wire.Header, msg *pool.Buf) error {
 	n := msg.Len()
-	if err := l.turns.take(ctx, n); err != nil {
+	sending, open := l.order.of(n), &l.order.open
+	if err := sending.take(ctx, n); err != nil {
+		return err
+	}
+	defer sending.give(1, n)
+	if err := open.take(ctx, n); err != nil {
 		return err
 	}
 	begun, err := l.chunks(ctx, h, msg)
 	if begun && err != nil {
-		l.takeBack(h.Kind, h.Call, err, func() { l.turns.give(1, n) })
+		l.takeBack(h.Kind, h.Call, err, func() { open.give(1, n) })
 		return err
 	}
-	l.turns.give(1, n)
+	open.give(1, n)
 	return err
 }
 
-// chunks sends a message in at least two frames, for it did not fit one.
+// chunkSize is the size of the chunks of a message, but for the last: at least
+// two, all but equal, and in whole cache lines.
+func chunkSize(size, limit int) int {
+	count := max(2, (size+limit-1)/limit)
+	n := (size + count - 1) / count
+	return min((n+63)&^63, limit, size-1)
+}
+
+// chunks sends a message in at least two frames.
 func (l *Lane) chunks(ctx context.Context, h *wire.Header, msg *pool.Buf) (begun bool, err error) {
 	flags, size := h.Flags, msg.Len()
 	for off := 0; off < size; {
-		end := min(off+l.MaxPayload(), size)
-		if off == 0 && end == size {
-			end = (size + 1) / 2 // the lane has moved since
-		}
+		end := min(off+chunkSize(size, l.maxFrame()), size)
 		h.Flags = flags
 		total := size
 		if off > 0 {
@@ -294,7 +312,7 @@ func (l *Lane) retention() Retention {
 // end lets all senders fail.
 func (l *Lane) end(err error) {
 	l.out.end(err)
-	l.turns.end(err)
+	l.order.end(err)
 }
 
 // reset gives back what is kept; no link is left.
