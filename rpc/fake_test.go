@@ -169,6 +169,14 @@ func (e *fakeEnd) SendBuf(ctx context.Context, h wire.Header, msg *pool.Buf) err
 	return e.Send(ctx, h, msg.Bytes())
 }
 
+func (e *fakeEnd) SendFill(ctx context.Context, h *wire.Header, n int, fill func([]byte) error) error {
+	msg := make([]byte, n)
+	if err := fill(msg); err != nil {
+		return err
+	}
+	return e.Send(ctx, *h, msg)
+}
+
 func (e *fakeEnd) Help(<-chan struct{}, *atomic.Int32) bool { return false }
 
 func (e *fakeEnd) Forget(call uint64) {

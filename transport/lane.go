@@ -147,13 +147,36 @@ var headers = sync.Pool{New: func() any { return new(wire.Header) }}
 
 // Send is SendBuf of a copy of msg.
 func (l *Lane) Send(ctx context.Context, h wire.Header, msg []byte) error {
-	if err := l.checkSize(len(msg)); err != nil {
+	return l.SendFill(ctx, &h, len(msg), func(dst []byte) error {
+		copy(dst, msg)
+		return nil
+	})
+}
+
+// SendFill is SendBuf of a message of n bytes that fill writes, called once it
+// is the turn of the message, so that those who wait hold no memory for theirs.
+// fill may set fields of h too. Its error is returned as it is, and nothing sent.
+func (l *Lane) SendFill(ctx context.Context, h *wire.Header, n int, fill func(dst []byte) error) error {
+	if err := l.checkSize(n); err != nil {
 		return err
 	}
-	buf := pool.Get(len(msg))
-	defer buf.Release()
-	copy(buf.Bytes(), msg)
-	return l.SendBuf(ctx, h, buf)
+	chunks := n > l.MaxPayload()
+	if chunks {
+		turn := l.order.of(n)
+		if err := turn.take(ctx, n); err != nil {
+			return err
+		}
+		defer turn.give(1, n)
+	}
+	msg := pool.Get(n)
+	defer msg.Release()
+	if err := fill(msg.Bytes()); err != nil {
+		return err
+	}
+	if !chunks {
+		return l.SendBuf(ctx, *h, msg)
+	}
+	return l.sendChunks(ctx, *h, msg)
 }
 
 // SendBuf sends a message of any size the peer takes in: in one frame, or in
@@ -176,7 +199,12 @@ func (l *Lane) SendBuf(ctx context.Context, h wire.Header, msg *pool.Buf) error 
 			return err
 		}
 	}
-	return l.sendChunks(ctx, hp, msg)
+	turn := l.order.of(n)
+	if err := turn.take(ctx, n); err != nil {
+		return err
+	}
+	defer turn.give(1, n)
+	return l.sendChunks(ctx, h, msg)
 }
 
 func (l *Lane) checkSize(n int) error {
@@ -201,17 +229,16 @@ func (l *Lane) sendFrame(ctx context.Context, class Class, h *wire.Header, msg *
 	return err
 }
 
-func (l *Lane) sendChunks(ctx context.Context, h *wire.Header, msg *pool.Buf) error {
-	n := msg.Len()
-	sending, open := l.order.of(n), &l.order.open
-	if err := sending.take(ctx, n); err != nil {
-		return err
-	}
-	defer sending.give(1, n)
+// sendChunks sends a message whose turn it is in at least two frames.
+func (l *Lane) sendChunks(ctx context.Context, h wire.Header, msg *pool.Buf) error {
+	n, open := msg.Len(), &l.order.open
 	if err := open.take(ctx, n); err != nil {
 		return err
 	}
-	begun, err := l.chunks(ctx, h, msg)
+	hp := headers.Get().(*wire.Header)
+	defer headers.Put(hp)
+	*hp = h
+	begun, err := l.chunks(ctx, hp, msg)
 	if begun && err != nil {
 		l.takeBack(h.Kind, h.Call, err, func() { open.give(1, n) })
 		return err
@@ -228,7 +255,7 @@ func chunkSize(size, limit int) int {
 	return min((n+63)&^63, limit, size-1)
 }
 
-// chunks sends a message in at least two frames.
+// chunks says how far it came: begun where the peer has something of the message.
 func (l *Lane) chunks(ctx context.Context, h *wire.Header, msg *pool.Buf) (begun bool, err error) {
 	flags, size := h.Flags, msg.Len()
 	for off := 0; off < size; {
