@@ -81,7 +81,7 @@ func (l *Lane) reserveFor(ctx context.Context, class Class, msg *pool.Buf, at, n
 func (l *Lane) Commit(slot Slot, h *wire.Header) error {
 	h.Total = uint32(len(slot.Payload))
 	if !slot.wide {
-		err := l.commit(slot, h)
+		err := l.commit(slot, h, false)
 		if err == nil {
 			return nil
 		}
@@ -107,12 +107,12 @@ func (l *Lane) Discard(slot Slot) {
 }
 
 // commit sends the frame in the slot, which on error is still the caller's.
-func (l *Lane) commit(slot Slot, h *wire.Header) error {
+func (l *Lane) commit(slot Slot, h *wire.Header, more bool) error {
 	h.Lane = LaneID
 	if l.s.sums && len(slot.Payload) > 0 {
 		h.Flags |= wire.Sum
 	}
-	pump, err := l.out.send(slot, h, l.in.say())
+	pump, err := l.out.send(slot, h, l.in.say(), more)
 	if err != nil {
 		return err
 	}
@@ -222,7 +222,7 @@ func (l *Lane) sendFrame(ctx context.Context, class Class, h *wire.Header, msg *
 		return err
 	}
 	h.Total = uint32(total)
-	err = l.commit(slot, h)
+	err = l.commit(slot, h, class == Bulk)
 	if err != nil {
 		l.Discard(slot)
 	}
@@ -257,6 +257,7 @@ func chunkSize(size, limit int) int {
 
 // chunks says how far it came: begun where the peer has something of the message.
 func (l *Lane) chunks(ctx context.Context, h *wire.Header, msg *pool.Buf) (begun bool, err error) {
+	defer l.out.flush() // as many at once as there is room for: each write wakes the peer
 	flags, size := h.Flags, msg.Len()
 	for off := 0; off < size; {
 		end := min(off+chunkSize(size, l.maxFrame()), size)
@@ -270,8 +271,12 @@ func (l *Lane) chunks(ctx context.Context, h *wire.Header, msg *pool.Buf) (begun
 			h.Flags |= wire.More
 		}
 		// Room alone does not stop a sender whose caller has gone.
-		err := ctx.Err()
-		if err == nil {
+		if err := ctx.Err(); err != nil {
+			return off > 0, err
+		}
+		err := l.sendFrame(now, Bulk, h, msg, off, end, total)
+		if err != nil && err != errTooWide { // no room at once, or a link that is dead
+			l.out.flush()
 			err = l.sendFrame(ctx, Bulk, h, msg, off, end, total)
 		}
 		switch err {

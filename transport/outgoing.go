@@ -141,11 +141,11 @@ func keep(s Slot) keptFrame {
 	return keptFrame{buf: buf, length: n}
 }
 
-// send numbers the frame in the slot and sends it, or lets it be sent: pump is
-// the carrier that needs a pump for it. An error means that the session has
+// send numbers the frame in the slot and sends it, with more to follow at the
+// next flush, or lets it be sent: pump is the carrier that needs a pump for it. An error means that the session has
 // ended, or errTooWide that the limit has come to be lower since the slot was
 // reserved; the slot is still the caller's.
-func (o *outgoing) send(slot Slot, h *wire.Header, ack uint32) (pump *carrier, err error) {
+func (o *outgoing) send(slot Slot, h *wire.Header, ack uint32, more bool) (pump *carrier, err error) {
 	kept := keep(slot)
 	o.mu.Lock()
 	if err = o.ended; err == nil && len(slot.Payload) > o.sent.narrow {
@@ -168,12 +168,20 @@ func (o *outgoing) send(slot Slot, h *wire.Header, ack uint32) (pump *carrier, e
 		pump = o.needsPump()
 	}
 	o.mu.Unlock()
-	if gone {
-		slot.via.link.Flush()
-	} else {
+	switch {
+	case !gone:
 		dropSlot(slot)
+	case !more:
+		slot.via.link.Flush()
 	}
 	return pump, nil
+}
+
+// flush lets leave what send held back for more.
+func (o *outgoing) flush() {
+	if c := o.bound.Load(); c != nil {
+		c.link.Flush() // another has what matters of it sent again
+	}
 }
 
 // needsPump is the carrier for which a pump has to be started. Callers hold mu.

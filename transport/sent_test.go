@@ -235,7 +235,7 @@ func keepOne(o *outgoing, payload []byte) {
 	copy(slot.Payload, payload)
 	h := &keptHeader
 	*h = wire.Header{Kind: wire.Call, Lane: LaneID}
-	_, _ = o.send(slot, h, 0)
+	_, _ = o.send(slot, h, 0, false)
 	_, _ = o.acked(h.Seq + 1)
 }
 

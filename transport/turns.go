@@ -79,6 +79,10 @@ func (t *turns) take(ctx context.Context, bytes int) error {
 		t.mu.Unlock()
 		return err
 	}
+	if over(ctx) {
+		t.mu.Unlock()
+		return ctx.Err()
+	}
 	w := &turn{bytes: bytes, ready: make(chan struct{})}
 	t.waiting = append(t.waiting, w)
 	t.mu.Unlock()
@@ -97,6 +101,16 @@ func (t *turns) take(ctx context.Context, bytes int) error {
 	t.waiting = slices.Delete(t.waiting, i, i+1)
 	t.grant() // the next may need less
 	return ctx.Err()
+}
+
+// over says that ctx is done, as it is where somebody takes only what is free.
+func over(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return true
+	default:
+		return false
+	}
 }
 
 // give ends so many turns.

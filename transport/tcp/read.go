@@ -37,6 +37,7 @@ const (
 // parser cuts a stream into frames and checks them. It knows no connection.
 type parser struct {
 	src   io.Reader
+	vec   *rawReader // of src; nil where it cannot read to two places at once
 	recv  transport.Receiver
 	owner owner
 	epoch uint64      // 0: that of the first frame is adopted
@@ -64,7 +65,7 @@ func (l *link) read(recv transport.Receiver, epoch uint64, done chan<- struct{})
 	buf := pool.Get(readSize)
 	defer buf.Release()
 	p := parser{
-		src: l.conn, recv: recv, owner: l,
+		src: l.conn, vec: newRawReader(l.conn), recv: recv, owner: l,
 		epoch: epoch, count: &l.counters, buf: buf.Bytes(),
 	}
 	err := p.run()
@@ -166,6 +167,22 @@ func (p *parser) read(b []byte) (int, error) {
 	return 0, err
 }
 
+// direct reads some of what is missing of a payload, and where it can, in the
+// same call what follows. The buffer is empty.
+func (p *parser) direct(dst []byte) (int, error) {
+	if p.vec == nil {
+		return p.read(dst)
+	}
+	p.uncork()
+	n, err := p.vec.read(dst, p.buf[:peekSize])
+	if n > 0 {
+		p.count.recvBatches.Add(1)
+		p.count.bytesReceived.Add(uint64(n))
+		p.r, p.w = 0, max(0, n-len(dst))
+	}
+	return min(n, len(dst)), err
+}
+
 // truncated makes the end of the stream within a frame a fault of the frame.
 func (p *parser) truncated(err error, got, want int) error {
 	if err == io.EOF && got > 0 {
@@ -252,7 +269,7 @@ func (p *parser) get(dst []byte) error {
 		}
 		var err error
 		if len(dst)-got >= directRead {
-			n, err = p.read(dst[got:])
+			n, err = p.direct(dst[got:])
 			got += n
 		} else {
 			err = p.fill()

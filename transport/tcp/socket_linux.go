@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"io"
 	"net"
 	"syscall"
 	"time"
@@ -106,6 +107,61 @@ func (w *rawWriter) writev(fd uintptr) {
 		n, _, errno := syscall.Syscall(syscall.SYS_WRITEV, fd, uintptr(unsafe.Pointer(&w.vector[0])), uintptr(w.used))
 		if errno != syscall.EINTR {
 			w.n, w.errno = int(n), errno
+			return
+		}
+	}
+}
+
+// rawReader reads from a socket to two places in one system call. It belongs to
+// the reader.
+type rawReader struct {
+	conn   syscall.RawConn
+	try    func(fd uintptr) bool // made once: a closure per call would allocate
+	vector [2]unix.Iovec
+	n      int // result of the last readv
+	errno  syscall.Errno
+}
+
+// newRawReader returns nil if conn is not a TCP connection.
+func newRawReader(conn net.Conn) *rawReader {
+	tc, ok := conn.(*net.TCPConn)
+	if !ok {
+		return nil
+	}
+	rc, err := tc.SyscallConn()
+	if err != nil {
+		return nil
+	}
+	r := &rawReader{conn: rc}
+	r.try = func(fd uintptr) bool { r.readv(fd); return r.errno != syscall.EAGAIN }
+	return r
+}
+
+// read waits until there are bytes and fills first, then second, as far as they
+// go. Neither is empty.
+func (r *rawReader) read(first, second []byte) (int, error) {
+	for i, b := range [...][]byte{first, second} {
+		r.vector[i].Base = &b[0]
+		r.vector[i].SetLen(len(b))
+	}
+	err := r.conn.Read(r.try)
+	clear(r.vector[:])
+	switch {
+	case err != nil:
+		return 0, err
+	case r.errno != 0:
+		return 0, r.errno
+	case r.n == 0:
+		return 0, io.EOF
+	}
+	return r.n, nil
+}
+
+func (r *rawReader) readv(fd uintptr) {
+	for {
+		n, _, errno := syscall.Syscall(syscall.SYS_READV, fd, uintptr(unsafe.Pointer(&r.vector[0])), uintptr(len(r.vector)))
+		if errno != syscall.EINTR {
+			r.n, r.errno = int(n), errno
 			return
 		}
 	}
