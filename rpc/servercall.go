@@ -149,10 +149,13 @@ func (c *serverCall) sendNow(resp any, n int) (sent bool, err error) {
 
 // sendLater sends the response when the peer takes it in.
 func (c *serverCall) sendLater(resp any, n int) error {
+	buf, err := encode(c.method.codec, resp, n)
+	if err != nil {
+		return err
+	}
+	defer buf.Release()
 	return c.peer.wait(c.ctx, n, func(ctx context.Context) error {
-		return c.peer.lane.SendFill(ctx, &c.header, n, func(dst []byte) error {
-			return marshal(c.method.codec, dst, resp)
-		})
+		return c.peer.lane.SendBuf(ctx, c.header, buf)
 	})
 }
 
