@@ -128,13 +128,10 @@ func (s *clientSession) request(ctx context.Context, p *pending, id uint64, m *M
 		p.header.Flags |= wire.Idempotent
 	}
 	if n > s.lane.MaxPayload() {
-		buf, err := encode(cod, req, n)
-		if err != nil {
-			return err
-		}
-		defer buf.Release()
-		p.header.Arg = timeLeft(ctx)
-		return s.lane.Send(ctx, p.header, buf.Bytes())
+		return s.lane.SendFill(ctx, &p.header, n, func(dst []byte) error {
+			p.header.Arg = timeLeft(ctx) // it may have waited for its turn
+			return marshal(cod, dst, req)
+		})
 	}
 	slot, err := s.lane.Reserve(ctx, transport.Small, n)
 	if err != nil {

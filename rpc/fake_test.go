@@ -165,6 +165,18 @@ func (e *fakeEnd) Send(ctx context.Context, h wire.Header, msg []byte) error {
 	return e.Commit(slot, &h)
 }
 
+func (e *fakeEnd) SendBuf(ctx context.Context, h wire.Header, msg *pool.Buf) error {
+	return e.Send(ctx, h, msg.Bytes())
+}
+
+func (e *fakeEnd) SendFill(ctx context.Context, h *wire.Header, n int, fill func([]byte) error) error {
+	msg := make([]byte, n)
+	if err := fill(msg); err != nil {
+		return err
+	}
+	return e.Send(ctx, *h, msg)
+}
+
 func (e *fakeEnd) Help(<-chan struct{}, *atomic.Int32) bool { return false }
 
 func (e *fakeEnd) Forget(call uint64) {

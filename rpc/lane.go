@@ -20,6 +20,8 @@ type lane interface {
 	Commit(s transport.Slot, h *wire.Header) error
 	Discard(s transport.Slot)
 	Send(ctx context.Context, h wire.Header, msg []byte) error
+	SendBuf(ctx context.Context, h wire.Header, msg *pool.Buf) error
+	SendFill(ctx context.Context, h *wire.Header, n int, fill func(dst []byte) error) error
 	Forget(call uint64)
 	Help(done <-chan struct{}, waiting *atomic.Int32) bool
 }

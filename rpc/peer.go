@@ -222,7 +222,7 @@ func (p *peer) empty() {
 		p.unsent -= int64(m.payload.Len())
 		p.mu.Unlock()
 		_ = p.wait(context.Background(), m.payload.Len(), func(ctx context.Context) error {
-			return p.lane.Send(ctx, m.header, m.payload.Bytes())
+			return p.lane.SendBuf(ctx, m.header, m.payload)
 		})
 		m.payload.Release()
 		if p.server.owed.Add(-1) == 0 {

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rpc/verbena/codec"
+	"github.com/verbena-rpc/verbena/pool"
 	"github.com/verbena-rpc/verbena/pool/pooltest"
 	"github.com/verbena-rpc/verbena/transport/wire"
 )
@@ -110,15 +111,15 @@ type slowLane struct {
 	turn chan struct{}
 }
 
-func (l *slowLane) Send(ctx context.Context, h wire.Header, msg []byte) error {
+func (l *slowLane) SendBuf(ctx context.Context, h wire.Header, msg *pool.Buf) error {
 	select {
 	case l.turn <- struct{}{}:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	time.Sleep(time.Duration(len(msg)) * time.Microsecond / 4)
+	time.Sleep(time.Duration(msg.Len()) * time.Microsecond / 4)
 	<-l.turn
-	return l.fakeEnd.Send(ctx, h, msg)
+	return l.fakeEnd.SendBuf(ctx, h, msg)
 }
 
 // Replies that wait behind others have the time that a client who works needs

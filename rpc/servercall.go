@@ -155,7 +155,7 @@ func (c *serverCall) sendLater(resp any, n int) error {
 	}
 	defer buf.Release()
 	return c.peer.wait(c.ctx, n, func(ctx context.Context) error {
-		return c.peer.lane.Send(ctx, c.header, buf.Bytes())
+		return c.peer.lane.SendBuf(ctx, c.header, buf)
 	})
 }
 

@@ -19,9 +19,9 @@ const (
 	growth = 4
 
 	// maxSlack bounds what one lane allocates beyond the bytes that arrived,
-	// besides the growth of large messages. One message of up to 1 MiB thus
-	// gets its memory at once and is never copied.
-	maxSlack = 1 << 20
+	// besides the growth of large messages: those of common block sizes that
+	// a peer sends at once get their memory at once and are never copied.
+	maxSlack = blocksAtOnce * blockSize
 )
 
 // assembler puts messages together. It is a pure core: land and frame are

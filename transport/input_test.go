@@ -154,7 +154,7 @@ func TestBadInput(t *testing.T) {
 		{"abandon empty", join(goodHello(), frame(wire.Header{Kind: wire.QPAbandon}, nil)), "error payload"},
 		{"close with a long text", join(goodHello(), frame(wire.Header{Kind: wire.Close}, []byte{255, 255, 255, 255})), "error text length"},
 		{"call of 4 GiB", join(opened(), length(callFrame(0, wire.Header{Total: 1<<32 - 1}, nil), 1<<32-1)), "length"},
-		{"call above the frame", join(opened(), length(callFrame(0, wire.Header{Total: 64<<10 + 1}, nil), 64<<10+1)), "length"},
+		{"call above the frame", join(opened(), length(callFrame(0, wire.Header{Total: tcp.MaxPayload + 1}, nil), tcp.MaxPayload+1)), "length"},
 		{"message of 4 GiB", join(opened(), callFrame(0, wire.Header{Flags: wire.More, Total: 1<<32 - 1}, small)), "total"},
 		{"message of 2 GiB", join(opened(), callFrame(0, wire.Header{Flags: wire.More, Total: 1 << 31}, small)), "total"},
 		{"message one above the limit", join(opened(), callFrame(0, wire.Header{Flags: wire.More, Total: 64<<20 + 1}, small)), "total"},

@@ -25,18 +25,26 @@ type Lane struct {
 	widest int // bytes of a payload where there is no fast link
 	out    outgoing
 	in     incoming
-	turns  turns // of messages in chunks that are sent
+	order  order // of messages in chunks that are sent
 }
 
 func (l *Lane) init(s *Session, calls, widest int) {
 	l.s, l.widest = s, widest
 	l.out.init(s.cfg.Retain, widest)
 	l.in.parts.maxMessage, l.in.parts.maxParts = s.cfg.MaxMessage, calls
-	l.turns.maxCount, l.turns.maxBytes = calls, openLimit(s.PeerLimits().MaxMessage)
+	l.order.init(calls, s.PeerLimits().MaxMessage)
 }
 
+// maxWhole is the largest message in bytes that is sent whole where frames may
+// be larger: a block of 64 KiB and what codecs add to it. Larger ones leave in
+// chunks, which let others pass.
+const maxWhole = 64<<10 + 4<<10
+
 // MaxPayload is the largest message in bytes that goes in one frame now.
-func (l *Lane) MaxPayload() int { return int(l.out.limit.Load()) }
+func (l *Lane) MaxPayload() int { return min(l.maxFrame(), maxWhole) }
+
+// maxFrame is the largest payload of a frame.
+func (l *Lane) maxFrame() int { return int(l.out.limit.Load()) }
 
 // Reserve claims room for a whole message, to be encoded in place and given
 // back by Commit or Discard; see Link. It waits for the peer where too much is
@@ -56,10 +64,15 @@ func wideSlot(n int) Slot {
 }
 
 func (l *Lane) reserve(ctx context.Context, class Class, n int) (Slot, error) {
-	if n > l.MaxPayload() {
+	return l.reserveFor(ctx, class, nil, 0, n)
+}
+
+// reserveFor is reserve for part of msg, unless that is nil.
+func (l *Lane) reserveFor(ctx context.Context, class Class, msg *pool.Buf, at, n int) (Slot, error) {
+	if n > l.maxFrame() {
 		return Slot{}, errTooWide
 	}
-	return l.out.reserve(ctx, class, n)
+	return l.out.reserve(ctx, class, msg, at, n)
 }
 
 // Commit sends the message in the slot. It sets Lane, Total, the numbers and
@@ -68,7 +81,7 @@ func (l *Lane) reserve(ctx context.Context, class Class, n int) (Slot, error) {
 func (l *Lane) Commit(slot Slot, h *wire.Header) error {
 	h.Total = uint32(len(slot.Payload))
 	if !slot.wide {
-		err := l.commit(slot, h)
+		err := l.commit(slot, h, false)
 		if err == nil {
 			return nil
 		}
@@ -94,12 +107,12 @@ func (l *Lane) Discard(slot Slot) {
 }
 
 // commit sends the frame in the slot, which on error is still the caller's.
-func (l *Lane) commit(slot Slot, h *wire.Header) error {
+func (l *Lane) commit(slot Slot, h *wire.Header, more bool) error {
 	h.Lane = LaneID
 	if l.s.sums && len(slot.Payload) > 0 {
 		h.Flags |= wire.Sum
 	}
-	pump, err := l.out.send(slot, h, l.in.say())
+	pump, err := l.out.send(slot, h, l.in.say(), more)
 	if err != nil {
 		return err
 	}
@@ -124,7 +137,7 @@ func (l *Lane) sendLater(h wire.Header, payload *pool.Buf) error {
 	s.workers.Go(func() {
 		defer payload.Release()
 		// If it cannot be sent the session ends.
-		_ = l.Send(s.ctx, h, payload.Bytes())
+		_ = l.SendBuf(s.ctx, h, payload)
 	})
 	return nil
 }
@@ -132,75 +145,139 @@ func (l *Lane) sendLater(h wire.Header, payload *pool.Buf) error {
 // headers are scratch: a header given to a Link escapes.
 var headers = sync.Pool{New: func() any { return new(wire.Header) }}
 
-// Send sends a message of any size the peer takes in: in one frame, or in
-// chunks that let smaller messages pass. msg is not kept. It waits for room,
-// and in chunks for its turn, until ctx is done. On error the peer will never
-// see the whole message; what was sent of it is taken back, so nothing further
-// need be sent for the call.
+// Send is SendBuf of a copy of msg.
 func (l *Lane) Send(ctx context.Context, h wire.Header, msg []byte) error {
-	if limit := l.s.PeerLimits().MaxMessage; len(msg) > limit {
-		return &TooLargeError{Size: len(msg), Max: limit}
+	return l.SendFill(ctx, &h, len(msg), func(dst []byte) error {
+		copy(dst, msg)
+		return nil
+	})
+}
+
+// SendFill is SendBuf of a message of n bytes that fill writes, called once it
+// is the turn of the message, so that those who wait hold no memory for theirs.
+// fill may set fields of h too. Its error is returned as it is, and nothing sent.
+func (l *Lane) SendFill(ctx context.Context, h *wire.Header, n int, fill func(dst []byte) error) error {
+	if err := l.checkSize(n); err != nil {
+		return err
+	}
+	chunks := n > l.MaxPayload()
+	if chunks {
+		turn := l.order.of(n)
+		if err := turn.take(ctx, n); err != nil {
+			return err
+		}
+		defer turn.give(1, n)
+	}
+	msg := pool.Get(n)
+	defer msg.Release()
+	if err := fill(msg.Bytes()); err != nil {
+		return err
+	}
+	if !chunks {
+		return l.SendBuf(ctx, *h, msg)
+	}
+	return l.sendChunks(ctx, *h, msg)
+}
+
+// SendBuf sends a message of any size the peer takes in: in one frame, or in
+// chunks that let smaller messages pass. Nobody may change msg any more, for it
+// is sent from where it is, and kept by reference until the peer has taken it
+// in; the caller releases its own reference. It waits for room, and in chunks
+// for its turn, until ctx is done. On error the peer will never see the whole
+// message; what was sent of it is taken back, so nothing further need be sent
+// for the call.
+func (l *Lane) SendBuf(ctx context.Context, h wire.Header, msg *pool.Buf) error {
+	n := msg.Len()
+	if err := l.checkSize(n); err != nil {
+		return err
 	}
 	hp := headers.Get().(*wire.Header)
 	defer headers.Put(hp)
 	*hp = h
-	for len(msg) <= l.MaxPayload() {
-		if err := l.sendFrame(ctx, Small, hp, msg, len(msg)); err != errTooWide {
+	for n <= l.MaxPayload() {
+		if err := l.sendFrame(ctx, Small, hp, msg, 0, n, n); err != errTooWide {
 			return err
 		}
 	}
-	return l.sendChunks(ctx, hp, msg)
+	turn := l.order.of(n)
+	if err := turn.take(ctx, n); err != nil {
+		return err
+	}
+	defer turn.give(1, n)
+	return l.sendChunks(ctx, h, msg)
 }
 
-// sendFrame sends one frame; errTooWide: not, and it may be tried again in chunks.
-func (l *Lane) sendFrame(ctx context.Context, class Class, h *wire.Header, payload []byte, total int) error {
-	slot, err := l.reserve(ctx, class, len(payload))
+func (l *Lane) checkSize(n int) error {
+	if limit := l.s.PeerLimits().MaxMessage; n > limit {
+		return &TooLargeError{Size: n, Max: limit}
+	}
+	return nil
+}
+
+// sendFrame sends one frame with the bytes of msg from at to end; errTooWide:
+// not, and it may be tried again in chunks.
+func (l *Lane) sendFrame(ctx context.Context, class Class, h *wire.Header, msg *pool.Buf, at, end, total int) error {
+	slot, err := l.reserveFor(ctx, class, msg, at, end-at)
 	if err != nil {
 		return err
 	}
-	copy(slot.Payload, payload)
 	h.Total = uint32(total)
-	err = l.commit(slot, h)
+	err = l.commit(slot, h, class == Bulk)
 	if err != nil {
 		l.Discard(slot)
 	}
 	return err
 }
 
-func (l *Lane) sendChunks(ctx context.Context, h *wire.Header, msg []byte) error {
-	if err := l.turns.take(ctx, len(msg)); err != nil {
+// sendChunks sends a message whose turn it is in at least two frames.
+func (l *Lane) sendChunks(ctx context.Context, h wire.Header, msg *pool.Buf) error {
+	n, open := msg.Len(), &l.order.open
+	if err := open.take(ctx, n); err != nil {
 		return err
 	}
-	begun, err := l.chunks(ctx, h, msg)
+	hp := headers.Get().(*wire.Header)
+	defer headers.Put(hp)
+	*hp = h
+	begun, err := l.chunks(ctx, hp, msg)
 	if begun && err != nil {
-		l.takeBack(h.Kind, h.Call, err, func() { l.turns.give(1, len(msg)) })
+		l.takeBack(h.Kind, h.Call, err, func() { open.give(1, n) })
 		return err
 	}
-	l.turns.give(1, len(msg))
+	open.give(1, n)
 	return err
 }
 
-// chunks sends a message in at least two frames, for it did not fit one.
-func (l *Lane) chunks(ctx context.Context, h *wire.Header, msg []byte) (begun bool, err error) {
-	flags := h.Flags
-	for off := 0; off < len(msg); {
-		end := min(off+l.MaxPayload(), len(msg))
-		if off == 0 && end == len(msg) {
-			end = (len(msg) + 1) / 2 // the lane has moved since
-		}
+// chunkSize is the size of the chunks of a message, but for the last: at least
+// two, all but equal, and in whole cache lines.
+func chunkSize(size, limit int) int {
+	count := max(2, (size+limit-1)/limit)
+	n := (size + count - 1) / count
+	return min((n+63)&^63, limit, size-1)
+}
+
+// chunks says how far it came: begun where the peer has something of the message.
+func (l *Lane) chunks(ctx context.Context, h *wire.Header, msg *pool.Buf) (begun bool, err error) {
+	defer l.out.flush() // as many at once as there is room for: each write wakes the peer
+	flags, size := h.Flags, msg.Len()
+	for off := 0; off < size; {
+		end := min(off+chunkSize(size, l.maxFrame()), size)
 		h.Flags = flags
-		total := len(msg)
+		total := size
 		if off > 0 {
 			h.Flags |= wire.Cont
 			total = off
 		}
-		if end < len(msg) {
+		if end < size {
 			h.Flags |= wire.More
 		}
 		// Room alone does not stop a sender whose caller has gone.
-		err := ctx.Err()
-		if err == nil {
-			err = l.sendFrame(ctx, Bulk, h, msg[off:end], total)
+		if err := ctx.Err(); err != nil {
+			return off > 0, err
+		}
+		err := l.sendFrame(now, Bulk, h, msg, off, end, total)
+		if err != nil && err != errTooWide { // no room at once, or a link that is dead
+			l.out.flush()
+			err = l.sendFrame(ctx, Bulk, h, msg, off, end, total)
 		}
 		switch err {
 		case nil:
@@ -267,7 +344,7 @@ func (l *Lane) retention() Retention {
 // end lets all senders fail.
 func (l *Lane) end(err error) {
 	l.out.end(err)
-	l.turns.end(err)
+	l.order.end(err)
 }
 
 // reset gives back what is kept; no link is left.

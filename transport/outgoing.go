@@ -12,14 +12,31 @@ import (
 // carrier is a link as it carries a lane, from one move to the next.
 type carrier struct {
 	link    Link
-	helper  Helper // link, if it is one
-	move    uint32 // its number
-	pumping bool   // a goroutine sends what is due; guarded by outgoing.mu
+	helper  Helper   // link, if it is one
+	refer   Referrer // link, if it is one
+	move    uint32   // its number
+	pumping bool     // a goroutine sends what is due; guarded by outgoing.mu
 }
 
 func newCarrier(link Link, move uint32) *carrier {
-	helper, _ := link.(Helper)
-	return &carrier{link: link, helper: helper, move: move}
+	c := &carrier{link: link, move: move}
+	c.helper, _ = link.(Helper)
+	c.refer, _ = link.(Referrer)
+	return c
+}
+
+// place claims room for a frame with a payload that is there: n bytes of buf,
+// from at on. They are copied where the link cannot send them from there.
+func (c *carrier) place(ctx context.Context, class Class, buf *pool.Buf, at, n int) (Slot, error) {
+	if c.refer != nil && buf != nil {
+		return c.refer.Refer(ctx, class, buf, at, n)
+	}
+	slot, err := c.link.Reserve(ctx, class, n)
+	if err == nil && buf != nil {
+		copy(slot.Payload, buf.Bytes()[at:])
+		slot.Buf, slot.At = buf, at
+	}
+	return slot, err
 }
 
 // outgoing is the sending half of a lane: it numbers frames, keeps them, and
@@ -71,12 +88,13 @@ func (o *outgoing) fits(bytes int) bool {
 }
 
 // reserve claims room for one frame, and where a link carries the lane on it.
-func (o *outgoing) reserve(ctx context.Context, class Class, n int) (Slot, error) {
+// If msg is not nil the payload is there, n bytes of it from at on.
+func (o *outgoing) reserve(ctx context.Context, class Class, msg *pool.Buf, at, n int) (Slot, error) {
 	if err := o.room[roomOf(class)].take(ctx, n); err != nil {
 		return Slot{}, err
 	}
 	if c := o.bound.Load(); c != nil && n <= c.link.MaxPayload() {
-		slot, err := c.link.Reserve(ctx, class, n)
+		slot, err := c.place(ctx, class, msg, at, n)
 		if err == nil {
 			slot.via, slot.class = c, class
 			return slot, nil
@@ -87,8 +105,12 @@ func (o *outgoing) reserve(ctx context.Context, class Class, n int) (Slot, error
 		}
 	}
 	// The lane pauses, or its link is dead: what is sent is kept until it moves.
-	buf := pool.Get(n)
-	return Slot{Payload: buf.Bytes(), Ref: buf, Buf: buf, class: class}, nil
+	if msg == nil {
+		msg, at = pool.Get(n), 0
+	} else {
+		msg.Retain()
+	}
+	return Slot{Payload: msg.Bytes()[at:][:n:n], Buf: msg, At: at, class: class}, nil
 }
 
 // discard gives a slot back unused.
@@ -121,11 +143,11 @@ func keep(s Slot) keptFrame {
 	return keptFrame{buf: buf, length: n}
 }
 
-// send numbers the frame in the slot and sends it, or lets it be sent: pump is
-// the carrier that needs a pump for it. An error means that the session has
+// send numbers the frame in the slot and sends it, with more to follow at the
+// next flush, or lets it be sent: pump is the carrier that needs a pump for it. An error means that the session has
 // ended, or errTooWide that the limit has come to be lower since the slot was
 // reserved; the slot is still the caller's.
-func (o *outgoing) send(slot Slot, h *wire.Header, ack uint32) (pump *carrier, err error) {
+func (o *outgoing) send(slot Slot, h *wire.Header, ack uint32, more bool) (pump *carrier, err error) {
 	kept := keep(slot)
 	o.mu.Lock()
 	if err = o.ended; err == nil && len(slot.Payload) > o.sent.narrow {
@@ -148,12 +170,20 @@ func (o *outgoing) send(slot Slot, h *wire.Header, ack uint32) (pump *carrier, e
 		pump = o.needsPump()
 	}
 	o.mu.Unlock()
-	if gone {
-		slot.via.link.Flush()
-	} else {
+	switch {
+	case !gone:
 		dropSlot(slot)
+	case !more:
+		slot.via.link.Flush()
 	}
 	return pump, nil
+}
+
+// flush lets leave what send held back for more.
+func (o *outgoing) flush() {
+	if c := o.bound.Load(); c != nil {
+		c.link.Flush() // another has what matters of it sent again
+	}
 }
 
 // needsPump is the carrier for which a pump has to be started. Callers hold mu.
@@ -174,12 +204,11 @@ func (o *outgoing) pump(ctx context.Context, c *carrier, ack func() uint32) {
 		if !ok {
 			return
 		}
-		slot, err := c.link.Reserve(ctx, classOf(&k.h), k.length)
+		slot, err := c.place(ctx, classOf(&k.h), k.buf, k.at, k.length)
 		if err != nil {
 			k.release()
 			return // c.pumping stays: nothing will leave here
 		}
-		copy(slot.Payload, k.payload())
 		o.mu.Lock()
 		gone := o.carrier == c && o.sent.leaving == k.h.Seq
 		if gone {

@@ -37,13 +37,6 @@ type keptFrame struct {
 	length int
 }
 
-func (k *keptFrame) payload() []byte {
-	if k.buf == nil {
-		return nil
-	}
-	return k.buf.Bytes()[k.at:][:k.length]
-}
-
 func (k *keptFrame) release() {
 	if k.buf != nil {
 		k.buf.Release()

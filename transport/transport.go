@@ -122,6 +122,14 @@ type Helper interface {
 	Help(done <-chan struct{}, waiting *atomic.Int32) bool
 }
 
+// Referrer is a Link that can send a payload from the memory where it is.
+type Referrer interface {
+	// Refer is Reserve of a frame whose payload is already there: n bytes of
+	// buf, from at on, which nobody may change any more. The link holds a
+	// reference to buf until the frame has been written or given back.
+	Refer(ctx context.Context, class Class, buf *pool.Buf, at, n int) (Slot, error)
+}
+
 // Slot is room for one frame on the link that gave it.
 type Slot struct {
 	// Payload is where the message goes: exactly the bytes asked for. It

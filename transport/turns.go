@@ -15,6 +15,41 @@ const minOpen = 128 << 20
 // know it, the sender keeps to it, and the receiver need not hold more.
 func openLimit(maxMessage int) int64 { return max(2*int64(maxMessage), minOpen) }
 
+// blockSize is the largest message of common block sizes, 1 MiB and what codecs
+// add to it, in bytes. blocksAtOnce of them, or as many bytes of smaller ones,
+// are sent at once, and beside them largerAtOnce messages that are larger, so
+// that neither wait for long behind the others. More at once would all take
+// longer, and each hold memory on both sides until it is complete.
+const (
+	blockSize    = 1<<20 + 1<<16
+	blocksAtOnce = 2
+	largerAtOnce = 2
+)
+
+// order is the order of messages in chunks: blocks and those that are larger, of
+// which few are sent at once, and all that are open at the peer.
+type order struct{ blocks, larger, open turns }
+
+func (o *order) init(calls int, maxMessage int) {
+	o.blocks.maxCount, o.blocks.maxBytes = calls, blocksAtOnce*blockSize
+	o.larger.maxCount, o.larger.maxBytes = largerAtOnce, openLimit(maxMessage)
+	o.open.maxCount, o.open.maxBytes = calls, openLimit(maxMessage)
+}
+
+// of is where a message waits until it may be sent.
+func (o *order) of(bytes int) *turns {
+	if bytes <= blockSize {
+		return &o.blocks
+	}
+	return &o.larger
+}
+
+func (o *order) end(err error) {
+	o.blocks.end(err)
+	o.larger.end(err)
+	o.open.end(err)
+}
+
 // turns lets senders in in turn, in order of arrival, as there is room: for
 // messages in chunks, of which the peer takes in so many at once, and for frames
 // of which a copy is kept. Any goroutine may call it; the limits are set before.
@@ -44,6 +79,10 @@ func (t *turns) take(ctx context.Context, bytes int) error {
 		t.mu.Unlock()
 		return err
 	}
+	if over(ctx) {
+		t.mu.Unlock()
+		return ctx.Err()
+	}
 	w := &turn{bytes: bytes, ready: make(chan struct{})}
 	t.waiting = append(t.waiting, w)
 	t.mu.Unlock()
@@ -62,6 +101,16 @@ func (t *turns) take(ctx context.Context, bytes int) error {
 	t.waiting = slices.Delete(t.waiting, i, i+1)
 	t.grant() // the next may need less
 	return ctx.Err()
+}
+
+// over says that ctx is done, as it is where somebody takes only what is free.
+func over(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return true
+	default:
+		return false
+	}
 }
 
 // give ends so many turns.

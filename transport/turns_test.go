@@ -92,3 +92,37 @@ func TestTurnsRace(t *testing.T) {
 	}
 	require.NoError(t, turns.take(context.Background(), 1))
 }
+
+// TestOrder: of blocks few are sent at once, and a block does not wait behind
+// messages that are larger.
+func TestOrder(t *testing.T) {
+	var o order
+	o.init(1000, 64<<20)
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range largerAtOnce {
+		require.NoError(t, o.of(64<<20).take(over, 64<<20))
+	}
+	require.Error(t, o.of(64<<20).take(over, 64<<20))
+	for range blocksAtOnce {
+		require.NoError(t, o.of(blockSize).take(over, blockSize))
+	}
+	require.Error(t, o.of(100<<10).take(over, 100<<10))
+	o.of(blockSize).give(1, blockSize)
+	for range 10 {
+		require.NoError(t, o.of(100<<10).take(over, 100<<10), "small blocks go together")
+	}
+}
+
+func TestChunkSize(t *testing.T) {
+	for _, c := range []struct{ size, limit, want int }{
+		{1 << 20, 256 << 10, 256 << 10},
+		{1<<20 + 4, 256 << 10, 209728}, // five, and none of 4 bytes
+		{100_000, 256 << 10, 50048},
+		{100, 4096, 64},
+		{64, 4096, 63}, // two at least
+		{2, 1, 1},
+	} {
+		require.Equal(t, c.want, chunkSize(c.size, c.limit), "%+v", c)
+	}
+}

@@ -1,6 +1,7 @@
 package linktest
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"hash/crc32"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rpc/verbena/pool"
 	"github.com/verbena-rpc/verbena/transport"
 	"github.com/verbena-rpc/verbena/transport/wire"
 )
@@ -49,6 +51,60 @@ func testSizes(t *testing.T, pair Pair) {
 		}
 	}
 	require.Equal(t, a.Info().Epoch, b.Info().Epoch)
+}
+
+// testRefer sends parts of a message from where it is, to a peer that reads only
+// after there is no more room, so that frames are written in several steps.
+func testRefer(t *testing.T, pair Pair) {
+	a, b := newPair(t, pair)
+	a.Start(a)
+	link, ok := a.Link.(transport.Referrer)
+	if !ok {
+		t.Skip("this link copies")
+	}
+	msg := pool.Get(a.MaxPayload() + 1000)
+	copy(msg.Bytes(), pattern(msg.Len(), 1))
+	commit := func(slot transport.Slot, i int) {
+		h := call(uint64(i))
+		h.Total = uint32(len(slot.Payload))
+		if i%2 == 1 {
+			h.Flags |= wire.Sum
+		}
+		require.NoError(t, a.Commit(slot, h))
+	}
+	part := func(i int) (at, n int) { return i * 77 % 1000, a.MaxPayload() - i%3*20_000 }
+	n := 0
+	for ; ; n++ {
+		at, size := part(n)
+		ctx, cancel := context.WithTimeout(t.Context(), moment)
+		slot, err := link.Refer(ctx, transport.Bulk, msg, at, size)
+		cancel()
+		if err != nil {
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			break
+		}
+		requireSame(t, msg.Bytes()[at:][:size], slot.Payload)
+		commit(slot, n)
+	}
+	want := bytes.Clone(msg.Bytes())
+	msg.Release()
+	b.Start(b)
+	for i, got := range b.take(n) {
+		at, size := part(i)
+		require.Equal(t, uint64(i), got.h.Call)
+		requireSame(t, want[at:][:size], got.payload)
+	}
+	greet(a, b)
+
+	msg = pool.Get(10)
+	defer msg.Release()
+	for i := range 2 {
+		slot, err := link.Refer(t.Context(), transport.Small, msg, i*10, 10-i*10)
+		require.NoError(t, err)
+		a.Discard(slot)
+	}
+	_, err := link.Refer(t.Context(), transport.Small, msg, 0, a.MaxPayload()+1)
+	require.Error(t, err)
 }
 
 // testOrder sends in both directions at once: frames arrive in order of

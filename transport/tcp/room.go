@@ -64,6 +64,12 @@ func (r *room) take(ctx context.Context, c transport.Class, bytes int) error {
 		r.mu.Unlock()
 		return nil
 	}
+	select {
+	case <-ctx.Done(): // it takes what is free, at once
+		r.mu.Unlock()
+		return ctx.Err()
+	default:
+	}
 	w := &waiter{bytes, make(chan struct{})}
 	r.waiting[c] = append(r.waiting[c], w)
 	r.mu.Unlock()

@@ -3,6 +3,7 @@ package tcp
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -17,17 +18,56 @@ import (
 
 // frame is a frame between Reserve and the socket: of the caller up to
 // Commit, of the queue, then of the holder of the flush flag.
+//
+// Its memory is one piece, buf with header, payload and room for the sum; or,
+// where the payload is part of a message that buf holds, header and sum in ends.
 type frame struct {
 	h     wire.Header
-	buf   *pool.Buf // header, payload, room for the sum
-	bytes int       // payload, as reserved
+	buf   *pool.Buf
+	at    int // of the payload in buf
+	bytes int // payload, as reserved
 	class transport.Class
+	refer bool // the payload is part of a message
+	ends  [wire.HeaderSize + wire.SumSize]byte
 }
 
 var frames = sync.Pool{New: func() any { return new(frame) }}
 
-// wire is what is written of a stamped frame.
-func (f *frame) wire() []byte { return f.buf.Bytes()[:f.h.FrameSize()] }
+// maxPieces is how many pieces of memory a frame is in at most.
+const maxPieces = 3
+
+// pieces appends what is written of a stamped frame, from byte skip on.
+func (f *frame) pieces(to [][]byte, skip int) [][]byte {
+	if !f.refer {
+		return append(to, f.buf.Bytes()[skip:f.h.FrameSize()])
+	}
+	sum := f.ends[wire.HeaderSize:][:f.h.FrameSize()-wire.HeaderSize-f.bytes]
+	for _, piece := range [maxPieces][]byte{f.ends[:wire.HeaderSize], f.payload(), sum} {
+		if skip < len(piece) {
+			to = append(to, piece[skip:])
+		}
+		skip = max(0, skip-len(piece))
+	}
+	return to
+}
+
+func (f *frame) payload() []byte { return f.buf.Bytes()[f.at:][:f.bytes:f.bytes] }
+
+// head is where the header goes.
+func (f *frame) head() []byte {
+	if f.refer {
+		return f.ends[:wire.HeaderSize]
+	}
+	return f.buf.Bytes()
+}
+
+// sum is where the payload sum goes.
+func (f *frame) sum() []byte {
+	if f.refer {
+		return f.ends[wire.HeaderSize:]
+	}
+	return f.buf.Bytes()[f.at+f.bytes:]
+}
 
 func (f *frame) release() {
 	f.buf.Release()
@@ -37,17 +77,39 @@ func (f *frame) release() {
 
 // Reserve implements transport.Link.
 func (l *link) Reserve(ctx context.Context, class transport.Class, n int) (transport.Slot, error) {
-	if n < 0 || n > MaxPayload {
-		return transport.Slot{}, fmt.Errorf("tcp: reserve %d bytes, expected 0 to %d", n, MaxPayload)
-	}
-	if err := l.room.take(ctx, class, n); err != nil {
+	f, err := l.reserve(ctx, class, n)
+	if err != nil {
 		return transport.Slot{}, err
 	}
+	f.buf, f.at = pool.Get(wire.HeaderSize+n+wire.SumSize), wire.HeaderSize
+	return f.slot(), nil
+}
+
+// Refer implements transport.Referrer.
+func (l *link) Refer(ctx context.Context, class transport.Class, buf *pool.Buf, at, n int) (transport.Slot, error) {
+	f, err := l.reserve(ctx, class, n)
+	if err != nil {
+		return transport.Slot{}, err
+	}
+	buf.Retain()
+	f.buf, f.at, f.refer = buf, at, true
+	return f.slot(), nil
+}
+
+func (l *link) reserve(ctx context.Context, class transport.Class, n int) (*frame, error) {
+	if n < 0 || n > MaxPayload {
+		return nil, fmt.Errorf("tcp: reserve %d bytes, expected 0 to %d", n, MaxPayload)
+	}
+	if err := l.room.take(ctx, class, n); err != nil {
+		return nil, err
+	}
 	f := frames.Get().(*frame)
-	f.buf = pool.Get(wire.HeaderSize + n + wire.SumSize)
 	f.bytes, f.class = n, class
-	end := wire.HeaderSize + n
-	return transport.Slot{Payload: f.buf.Bytes()[wire.HeaderSize:end:end], Ref: f, Buf: f.buf, At: wire.HeaderSize}, nil
+	return f, nil
+}
+
+func (f *frame) slot() transport.Slot {
+	return transport.Slot{Payload: f.payload(), Ref: f, Buf: f.buf, At: f.at}
 }
 
 // Discard implements transport.Link.
@@ -68,7 +130,7 @@ func (l *link) Commit(s transport.Slot, h *wire.Header) error {
 		f.h.Flags &^= wire.Sum
 	}
 	if f.h.Flags&wire.Sum != 0 {
-		putSum(f.buf.Bytes()[wire.HeaderSize:], f.bytes)
+		binary.LittleEndian.PutUint64(f.sum(), wire.PayloadSum(f.payload()))
 	}
 
 	l.mu.Lock()
@@ -215,7 +277,7 @@ func (l *link) nextBatch() bool {
 	l.mu.Unlock()
 	for _, f := range o.frames[old:] {
 		f.h.Epoch = epoch
-		f.h.Put(f.buf.Bytes())
+		f.h.Put(f.head())
 	}
 	return true
 }
@@ -230,11 +292,12 @@ func (l *link) writeOut(block bool) (int64, error) {
 	}
 	o := &l.out
 	bufs := o.bufs[:0]
+	skip := o.written
 	for _, f := range o.frames {
-		bufs = append(bufs, f.wire())
+		bufs = f.pieces(bufs, skip)
+		skip = 0
 	}
 	o.bufs = bufs // WriteTo cuts the copy that it is given
-	bufs[0] = bufs[0][o.written:]
 	return bufs.WriteTo(l.conn)
 }
 

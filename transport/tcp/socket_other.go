@@ -16,3 +16,10 @@ type rawWriter struct{}
 func newRawWriter(net.Conn) *rawWriter { return nil }
 
 func (*rawWriter) write(*outgoing, bool) (int64, error) { return 0, errWouldBlock }
+
+// rawReader exists on Linux alone.
+type rawReader struct{}
+
+func newRawReader(net.Conn) *rawReader { return nil }
+
+func (*rawReader) read(first, _ []byte) (int, error) { panic("tcp: no rawReader here") }
