@@ -90,7 +90,7 @@ func echo(b *testing.B, links [2]*link, callers, n int) []time.Duration {
 				var s transport.Slot
 				start := time.Now()
 				if s, err = links[0].Reserve(context.Background(), transport.Small, 64); err == nil {
-					if err = links[0].Commit(s, h); err == nil {
+					if err = linktest.Commit(links[0], s, h); err == nil {
 						select {
 						case <-peers[0].waiting[c]:
 						case <-links[0].Done():
