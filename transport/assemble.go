@@ -24,8 +24,8 @@ const (
 	maxSlack = blocksAtOnce * blockSize
 )
 
-// assembler puts messages together. It is a pure core: land and frame are
-// called in turn for each frame of a lane, forget between any two calls, and
+// assembler puts messages together. It is a pure core: for each frame of a lane,
+// take is called, or land and frame in turn; forget between any two calls, and
 // interrupt instead of frame.
 type assembler struct {
 	maxMessage int // bytes
@@ -80,6 +80,24 @@ func (a *assembler) land(h *wire.Header) ([]byte, error) {
 	return p.buf.Bytes()[p.arrived:need], nil
 }
 
+// take takes in a frame whose payload is elsewhere: land, a copy, and frame.
+func (a *assembler) take(h *wire.Header, payload []byte) (Message, bool, error) {
+	if h.Flags&(wire.More|wire.Cont) != 0 && len(payload) > 0 {
+		dst, err := a.land(h)
+		if err != nil {
+			return Message{}, false, err
+		}
+		copy(dst, payload)
+		return a.frame(h)
+	}
+	m, whole, err := a.frame(h)
+	if whole && len(payload) > 0 {
+		m.Payload = pool.Get(len(payload))
+		copy(m.Payload.Bytes(), payload)
+	}
+	return m, whole, err
+}
+
 // frame takes in a frame whose payload has landed. It returns a message and
 // true when one is complete.
 func (a *assembler) frame(h *wire.Header) (Message, bool, error) {
@@ -125,11 +143,13 @@ func (a *assembler) checkWhole(h *wire.Header) error {
 	if int64(h.Length) > int64(a.maxMessage) {
 		return a.tooLarge(h.Length)
 	}
-	kind := h.Kind
-	if kind == wire.Cancel {
-		kind = wire.Call
+	if len(a.parts) > 0 {
+		kind := h.Kind
+		if kind == wire.Cancel {
+			kind = wire.Call
+		}
+		a.drop(partKey{kind, h.Call})
 	}
-	a.drop(partKey{kind, h.Call})
 	return nil
 }
 

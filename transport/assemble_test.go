@@ -16,6 +16,9 @@ import (
 // put gives one frame to the assembler, as a link does.
 func put(a *assembler, h wire.Header, payload []byte) (Message, bool, error) {
 	h.Length = uint32(len(payload))
+	if h.Call%2 == 1 {
+		return a.take(&h, payload)
+	}
 	if len(payload) > 0 {
 		dst, err := a.land(&h)
 		if err != nil {

@@ -52,6 +52,21 @@ func (g *greeting) check(h *wire.Header) error {
 	return &wire.ParseError{Field: "kind", Got: uint64(h.Kind), Want: "HELLO before anything else"}
 }
 
+// Take implements Receiver.
+func (g *greeting) Take(h *wire.Header, payload []byte) error {
+	if g.path != nil {
+		return g.path.Take(h, payload)
+	}
+	if len(payload) > 0 {
+		land, err := g.Land(h)
+		if err != nil {
+			return err
+		}
+		copy(land, payload)
+	}
+	return g.Frame(h)
+}
+
 // Frame implements Receiver.
 func (g *greeting) Frame(h *wire.Header) error {
 	if g.path != nil {

@@ -85,13 +85,13 @@ func errLane(h *wire.Header) error {
 	return &wire.ParseError{Field: "lane", Got: uint64(h.Lane), Want: "1, the lane of the session"}
 }
 
-// frame takes in a frame whose payload is there. It returns a message and true
-// when one is complete. due: an ACK is.
-func (in *incoming) frame(p *path, h *wire.Header) (m Message, whole, due bool, err error) {
+// frame takes in a frame with its payload, nil where that has landed. It returns
+// a message and true when one is complete. due: an ACK is.
+func (in *incoming) frame(p *path, h *wire.Header, payload []byte) (m Message, whole, due bool, err error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	wanted := p.landing
-	if h.Length == 0 {
+	if h.Length == 0 || payload != nil {
 		if wanted, err = in.check(p, h); err != nil {
 			return m, false, false, err
 		}
@@ -105,7 +105,11 @@ func (in *incoming) frame(p *path, h *wire.Header) (m Message, whole, due bool, 
 	had := in.owed.Load()
 	owed := in.owed.Add(int64(h.Length))
 	due = (e-in.said.Load())%owedFrames == 0 || had/owedBytes != owed/owedBytes
-	m, whole, err = in.parts.frame(h)
+	if payload != nil {
+		m, whole, err = in.parts.take(h, payload)
+	} else {
+		m, whole, err = in.parts.frame(h)
+	}
 	return m, whole, due, err
 }
 

@@ -51,28 +51,15 @@ func (l *Lane) maxFrame() int { return int(l.out.limit.Load()) }
 // kept for it. n may exceed MaxPayload, which changes when the lane moves: such
 // a message is copied once more.
 func (l *Lane) Reserve(ctx context.Context, class Class, n int) (Slot, error) {
-	slot, err := l.reserve(ctx, class, n)
-	if err == errTooWide {
+	if n > l.maxFrame() {
 		return wideSlot(n), nil
 	}
-	return slot, err
+	return l.out.reserve(ctx, class, nil, 0, n)
 }
 
 func wideSlot(n int) Slot {
 	buf := pool.Get(n)
 	return Slot{Payload: buf.Bytes(), Buf: buf, wide: true}
-}
-
-func (l *Lane) reserve(ctx context.Context, class Class, n int) (Slot, error) {
-	return l.reserveFor(ctx, class, nil, 0, n)
-}
-
-// reserveFor is reserve for part of msg, unless that is nil.
-func (l *Lane) reserveFor(ctx context.Context, class Class, msg *pool.Buf, at, n int) (Slot, error) {
-	if n > l.maxFrame() {
-		return Slot{}, errTooWide
-	}
-	return l.out.reserve(ctx, class, msg, at, n)
 }
 
 // Commit sends the message in the slot. It sets Lane, Total, the numbers and
@@ -217,7 +204,10 @@ func (l *Lane) checkSize(n int) error {
 // sendFrame sends one frame with the bytes of msg from at to end; errTooWide:
 // not, and it may be tried again in chunks.
 func (l *Lane) sendFrame(ctx context.Context, class Class, h *wire.Header, msg *pool.Buf, at, end, total int) error {
-	slot, err := l.reserveFor(ctx, class, msg, at, end-at)
+	if end-at > l.maxFrame() {
+		return errTooWide
+	}
+	slot, err := l.out.reserve(ctx, class, msg, at, end-at)
 	if err != nil {
 		return err
 	}

@@ -314,6 +314,12 @@ func (e *listEnd) deliver(half bool) bool {
 			f.payload = append([]byte(nil), f.payload...)
 			f.buf = nil
 		}
+		if !half && f.h.Seq%2 == 1 {
+			if err := recv.Take(&f.h, f.payload); err != nil {
+				e.die(err)
+			}
+			return true
+		}
 		if len(f.payload) > 0 {
 			var err error
 			if e.dst, err = recv.Land(&f.h); err != nil {

@@ -112,7 +112,7 @@ const (
 	maxRetry       = time.Minute            // between attempts of a client, unless its Config says more
 	standbyDelay   = 100 * time.Millisecond // from a fast link that is ready to an attempt at the next
 	maxStandby     = 4
-	retainedFrames = 4096 // that a session keeps, half of them chunks; a frame without payload has 100 bytes
+	retainedFrames = 4096 // that a session keeps, half of them chunks; each takes 230 bytes, and its payload where that is larger than smallKept
 )
 
 // config validates the Config and fills in defaults.

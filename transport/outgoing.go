@@ -12,6 +12,7 @@ import (
 // carrier is a link as it carries a lane, from one move to the next.
 type carrier struct {
 	link    Link
+	widest  int      // bytes of a payload on it
 	helper  Helper   // link, if it is one
 	refer   Referrer // link, if it is one
 	move    uint32   // its number
@@ -19,7 +20,7 @@ type carrier struct {
 }
 
 func newCarrier(link Link, move uint32) *carrier {
-	c := &carrier{link: link, move: move}
+	c := &carrier{link: link, widest: link.MaxPayload(), move: move}
 	c.helper, _ = link.(Helper)
 	c.refer, _ = link.(Referrer)
 	return c
@@ -28,13 +29,26 @@ func newCarrier(link Link, move uint32) *carrier {
 // place claims room for a frame with a payload that is there: n bytes of buf,
 // from at on. They are copied where the link cannot send them from there.
 func (c *carrier) place(ctx context.Context, class Class, buf *pool.Buf, at, n int) (Slot, error) {
-	if c.refer != nil && buf != nil {
+	if c.refer != nil {
 		return c.refer.Refer(ctx, class, buf, at, n)
 	}
 	slot, err := c.link.Reserve(ctx, class, n)
-	if err == nil && buf != nil {
+	if err == nil {
 		copy(slot.Payload, buf.Bytes()[at:])
 		slot.Buf, slot.At = buf, at
+	}
+	return slot, err
+}
+
+// again claims room for a frame that was kept.
+func (c *carrier) again(ctx context.Context, k *keptFrame) (Slot, error) {
+	class := classOf(&k.h)
+	if k.buf != nil {
+		return c.place(ctx, class, k.buf, k.at, k.length)
+	}
+	slot, err := c.link.Reserve(ctx, class, k.length)
+	if err == nil {
+		copy(slot.Payload, k.bytes())
 	}
 	return slot, err
 }
@@ -93,8 +107,14 @@ func (o *outgoing) reserve(ctx context.Context, class Class, msg *pool.Buf, at, 
 	if err := o.room[roomOf(class)].take(ctx, n); err != nil {
 		return Slot{}, err
 	}
-	if c := o.bound.Load(); c != nil && n <= c.link.MaxPayload() {
-		slot, err := c.place(ctx, class, msg, at, n)
+	if c := o.bound.Load(); c != nil && n <= c.widest {
+		var slot Slot
+		var err error
+		if msg == nil {
+			slot, err = c.link.Reserve(ctx, class, n)
+		} else {
+			slot, err = c.place(ctx, class, msg, at, n)
+		}
 		if err == nil {
 			slot.via, slot.class = c, class
 			return slot, nil
@@ -128,38 +148,40 @@ func dropSlot(s Slot) {
 	s.via.link.Discard(s)
 }
 
-// keep makes what the lane keeps of a slot's payload: the memory itself, or a copy.
-func keep(s Slot) keptFrame {
-	n := len(s.Payload)
-	switch {
-	case n == 0:
-		return keptFrame{}
+// keep makes what the lane keeps of a slot's payload that is not small: the
+// memory itself, from at on, or a copy.
+func keep(s *Slot) (buf *pool.Buf, at int) {
+	switch n := len(s.Payload); {
+	case n <= smallKept:
 	case s.Buf != nil:
 		s.Buf.Retain()
-		return keptFrame{buf: s.Buf, at: s.At, length: n}
+		return s.Buf, s.At
+	default:
+		buf = pool.Get(n)
+		copy(buf.Bytes(), s.Payload)
 	}
-	buf := pool.Get(n)
-	copy(buf.Bytes(), s.Payload)
-	return keptFrame{buf: buf, length: n}
+	return buf, 0
 }
 
 // send numbers the frame in the slot and sends it, with more to follow at the
-// next flush, or lets it be sent: pump is the carrier that needs a pump for it. An error means that the session has
-// ended, or errTooWide that the limit has come to be lower since the slot was
-// reserved; the slot is still the caller's.
+// next flush, or lets it be sent: pump is the carrier that needs a pump for it.
+// An error means that the session has ended, or errTooWide that the limit has
+// come to be lower since the slot was reserved; the slot is still the caller's.
 func (o *outgoing) send(slot Slot, h *wire.Header, ack uint32, more bool) (pump *carrier, err error) {
-	kept := keep(slot)
+	buf, at := keep(&slot)
 	o.mu.Lock()
 	if err = o.ended; err == nil && len(slot.Payload) > o.sent.narrow {
 		err = errTooWide
 	}
 	if err != nil {
 		o.mu.Unlock()
-		kept.release()
+		if buf != nil {
+			buf.Release()
+		}
 		return nil, err
 	}
 	gone := slot.via != nil && slot.via == o.carrier && !o.sent.due()
-	o.sent.add(h, kept)
+	o.sent.add(h, len(slot.Payload)).keep(slot.Payload, buf, at)
 	if gone {
 		h.Ack = ack
 		if gone = slot.via.link.Commit(slot, h) == nil; gone {
@@ -204,7 +226,7 @@ func (o *outgoing) pump(ctx context.Context, c *carrier, ack func() uint32) {
 		if !ok {
 			return
 		}
-		slot, err := c.place(ctx, classOf(&k.h), k.buf, k.at, k.length)
+		slot, err := c.again(ctx, &k)
 		if err != nil {
 			k.release()
 			return // c.pumping stays: nothing will leave here
@@ -250,9 +272,9 @@ func (o *outgoing) acked(to uint32) (narrowed bool, err error) {
 	f, err := o.sent.ack(to)
 	narrowed = wide > 0 && o.sent.wide == 0
 	o.mu.Unlock()
-	for c, f := range f {
-		if f.count > 0 {
-			o.room[c].give(f.count, f.bytes)
+	for c := range f {
+		if f[c].count > 0 {
+			o.room[c].give(f[c].count, f[c].bytes)
 		}
 	}
 	return narrowed, err

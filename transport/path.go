@@ -74,11 +74,20 @@ func (p *path) dropStray() {
 	}
 }
 
+// Take implements Receiver.
+func (p *path) Take(h *wire.Header, payload []byte) error {
+	p.heard.Store(p.heard.Load() + 1)
+	if h.Kind.InLane() || h.Kind == wire.Ack {
+		return p.final(p.ofLane(h, payload))
+	}
+	return p.own(h, payload)
+}
+
 // Frame implements Receiver.
 func (p *path) Frame(h *wire.Header) error {
 	p.heard.Store(p.heard.Load() + 1)
 	if h.Kind.InLane() || h.Kind == wire.Ack {
-		return p.final(p.ofLane(h))
+		return p.final(p.ofLane(h, nil))
 	}
 	return p.own(h, p.scratch[:h.Length])
 }
@@ -99,7 +108,8 @@ func isGap(err error) bool {
 	return errors.As(err, &wrong) && wrong.Field == "seq"
 }
 
-func (p *path) ofLane(h *wire.Header) error {
+// ofLane takes in a frame of the lane. payload is nil where it has landed.
+func (p *path) ofLane(h *wire.Header, payload []byte) error {
 	switch h.Kind {
 	case wire.Move:
 		if _, err := p.flooded(h.Kind); err != nil {
@@ -112,7 +122,7 @@ func (p *path) ofLane(h *wire.Header) error {
 	if err := p.acked(h); err != nil {
 		return err
 	}
-	return p.s.take(p, h)
+	return p.s.take(p, h, payload)
 }
 
 func (p *path) acked(h *wire.Header) error {

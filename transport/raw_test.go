@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rpc/verbena/transport"
+	"github.com/verbena-rpc/verbena/transport/linktest"
 	"github.com/verbena-rpc/verbena/transport/wire"
 )
 
@@ -54,6 +55,8 @@ func rawAccept(t *testing.T, l transport.Listener) *raw {
 	r.id = m.Session
 	return r
 }
+
+func (r *raw) Take(h *wire.Header, payload []byte) error { return linktest.Take(r, h, payload) }
 
 func (r *raw) Land(h *wire.Header) ([]byte, error) {
 	r.landed = make([]byte, h.Length)

@@ -136,6 +136,9 @@ func FuzzReceiver(f *testing.F) {
 				continue // a link would have refused it
 			}
 			err := func() error {
+				if h.Call%2 == 1 {
+					return p.Take(&h, payload[:n])
+				}
 				if n > 0 {
 					dst, err := p.Land(&h)
 					if err != nil {

@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/verbena-rpc/verbena/pool"
 	"github.com/verbena-rpc/verbena/pool/pooltest"
 	"github.com/verbena-rpc/verbena/transport/wire"
 )
@@ -29,12 +28,12 @@ func TestSentFrames(t *testing.T) {
 					h := wire.Header{Kind: wire.Call}
 					want := s.next
 					sizes[want] = size
-					var kept keptFrame
+					payload := make([]byte, size)
 					if size > 0 {
-						kept = keptFrame{buf: pool.Get(size), length: size}
-						binary.LittleEndian.PutUint32(kept.buf.Bytes(), want)
+						binary.LittleEndian.PutUint32(payload, want)
 					}
-					s.add(&h, kept)
+					buf, at := keep(&Slot{Payload: payload})
+					s.add(&h, size).keep(payload, buf, at)
 					require.Equal(t, want, h.Seq)
 				}
 			},
@@ -74,13 +73,13 @@ func TestSentFrames(t *testing.T) {
 				for n := s.acked; n != s.next; n++ {
 					k := s.at(n)
 					require.Equal(t, n, k.h.Seq)
-					require.Equal(t, sizes[n], len(payloadOf(k)))
+					require.Equal(t, sizes[n], len(k.bytes()))
 					bytes += sizes[n]
 					if sizes[n] > s.narrow {
 						wide++
 					}
 					if sizes[n] >= 4 {
-						require.Equal(t, n, binary.LittleEndian.Uint32(payloadOf(k)))
+						require.Equal(t, n, binary.LittleEndian.Uint32(k.bytes()))
 					}
 				}
 				require.Equal(t, bytes, s.bytes)
@@ -99,12 +98,15 @@ func TestIncoming(t *testing.T) {
 	p, other := &path{}, &path{}
 	frame := func(p *path, seq, length uint32) (whole, due bool, err error) {
 		h := wire.Header{Kind: wire.Call, Lane: LaneID, Call: uint64(seq), Seq: seq, Length: length, Total: length}
-		if length > 0 {
+		var payload []byte
+		if seq%2 == 1 {
+			payload = make([]byte, length)
+		} else if length > 0 {
 			if _, err := in.land(p, &h); err != nil {
 				return false, false, err
 			}
 		}
-		m, whole, due, err := in.frame(p, &h)
+		m, whole, due, err := in.frame(p, &h, payload)
 		if m.Payload != nil {
 			m.Payload.Release()
 		}
@@ -156,7 +158,7 @@ func TestLandingInterrupted(t *testing.T) {
 				b, err := in.land(old, &h)
 				require.NoError(t, err)
 				copy(b, "begin")
-				_, _, _, err = in.frame(old, &h)
+				_, _, _, err = in.frame(old, &h, nil)
 				require.NoError(t, err)
 				h.Seq, h.Total = 1, 100
 			}
@@ -171,11 +173,11 @@ func TestLandingInterrupted(t *testing.T) {
 			copy(b, "right")
 			copy(stray, "WRONG")
 			require.Equal(t, "right", string(b[:5]))
-			m, whole, _, err := in.frame(next, &h)
+			m, whole, _, err := in.frame(next, &h, nil)
 			require.NoError(t, err)
 			require.Equal(t, flags == 0, whole)
 			copy(stray, "WRONG")
-			_, whole, _, err = in.frame(old, &h)
+			_, whole, _, err = in.frame(old, &h, nil)
 			require.NoError(t, err)
 			require.False(t, whole)
 			if flags != 0 {
@@ -183,7 +185,7 @@ func TestLandingInterrupted(t *testing.T) {
 				h.Flags, h.Total, h.Length = wire.Cont, h.Total*uint32(flags>>1&1)+100, total-100-100*uint32(flags>>1&1)
 				_, err = in.land(next, &h)
 				require.NoError(t, err)
-				m, whole, _, err = in.frame(next, &h)
+				m, whole, _, err = in.frame(next, &h, nil)
 				require.NoError(t, err)
 				require.True(t, whole)
 			}
@@ -237,11 +239,4 @@ func keepOne(o *outgoing, payload []byte) {
 	*h = wire.Header{Kind: wire.Call, Lane: LaneID}
 	_, _ = o.send(slot, h, 0, false)
 	_, _ = o.acked(h.Seq + 1)
-}
-
-func payloadOf(k *keptFrame) []byte {
-	if k.buf == nil {
-		return nil
-	}
-	return k.buf.Bytes()[k.at:][:k.length]
 }

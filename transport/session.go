@@ -340,10 +340,10 @@ func (s *Session) tellSink(err *SessionError) {
 
 // take takes in a frame of the lane, and gives the message that it completes to
 // the sink, in the order of frames whatever link they came by.
-func (s *Session) take(p *path, h *wire.Header) error {
+func (s *Session) take(p *path, h *wire.Header, payload []byte) error {
 	s.sinkMu.Lock()
 	defer s.sinkMu.Unlock()
-	m, whole, due, err := s.lane.in.frame(p, h)
+	m, whole, due, err := s.lane.in.frame(p, h, payload)
 	if due {
 		s.mu.Lock()
 		s.post(p, ownFrame{kind: wire.Ack})

@@ -154,8 +154,14 @@ type Slot struct {
 // at a time, in order of arrival, with headers that were checked: sum, epoch,
 // length. An error closes the link with that error.
 //
-// Neither method may wait: on RDMA one poller serves many links.
+// A link that has the whole frame in memory gives it to Take; one that reads the
+// payload to where it belongs calls Land and then Frame. None of the methods
+// may wait: on RDMA one poller serves many links.
 type Receiver interface {
+	// Take takes in a frame. payload has h.Length bytes, checked; the receiver
+	// copies what it keeps of it.
+	Take(h *wire.Header, payload []byte) error
+
 	// Land says where the payload of the frame belongs: h.Length bytes that
 	// stay valid until Frame or Closed. It is not called for empty payloads.
 	Land(h *wire.Header) ([]byte, error)

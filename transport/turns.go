@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 )
 
 // minOpen is the least that a lane takes in of messages in chunks together, in
@@ -53,18 +54,27 @@ func (o *order) end(err error) {
 // turns lets senders in in turn, in order of arrival, as there is room: for
 // messages in chunks, of which the peer takes in so many at once, and for frames
 // of which a copy is kept. Any goroutine may call it; the limits are set before.
+// Who finds room and nobody waiting takes no lock.
 //
 // After end nobody gets in any more.
 type turns struct {
 	maxCount int
 	maxBytes int64
 
+	used  atomic.Uint64 // count << countShift | bytes, and full
+	queue atomic.Int32  // of waiting; written with mu held
+
 	mu      sync.Mutex
-	count   int
-	bytes   int64
 	waiting []*turn // oldest first
 	ended   error
 }
+
+// Parts of turns.used: 25 bits for the count, and 38 for bytes, 256 GiB.
+const (
+	full       = 1 << 63 // there is no room for anybody
+	countShift = 38
+	bytesMask  = 1<<countShift - 1
+)
 
 type turn struct {
 	bytes int
@@ -74,17 +84,25 @@ type turn struct {
 
 // take waits for a turn until ctx is done.
 func (t *turns) take(ctx context.Context, bytes int) error {
+	if t.queue.Load() == 0 && t.enter(bytes) {
+		return nil
+	}
+	return t.wait(ctx, bytes)
+}
+
+func (t *turns) wait(ctx context.Context, bytes int) error {
 	t.mu.Lock()
-	if err := t.ended; err != nil || len(t.waiting) == 0 && t.enter(bytes) {
+	if err := t.ended; err != nil {
 		t.mu.Unlock()
 		return err
 	}
-	if over(ctx) {
-		t.mu.Unlock()
-		return ctx.Err()
-	}
 	w := &turn{bytes: bytes, ready: make(chan struct{})}
-	t.waiting = append(t.waiting, w)
+	t.set(append(t.waiting, w)) // who gives from now on looks, so look once more
+	t.grant()
+	if over(ctx) {
+		defer t.mu.Unlock()
+		return t.leave(w, ctx.Err())
+	}
 	t.mu.Unlock()
 
 	select {
@@ -94,13 +112,18 @@ func (t *turns) take(ctx context.Context, bytes int) error {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	return t.leave(w, ctx.Err())
+}
+
+// leave gives up waiting, because of err, unless the turn has come. Callers hold mu.
+func (t *turns) leave(w *turn, err error) error {
 	i := slices.Index(t.waiting, w)
 	if i < 0 {
-		return w.err // it came meanwhile
+		return w.err
 	}
-	t.waiting = slices.Delete(t.waiting, i, i+1)
+	t.set(slices.Delete(t.waiting, i, i+1))
 	t.grant() // the next may need less
-	return ctx.Err()
+	return err
 }
 
 // over says that ctx is done, as it is where somebody takes only what is free.
@@ -115,11 +138,12 @@ func over(ctx context.Context) bool {
 
 // give ends so many turns.
 func (t *turns) give(count, bytes int) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.count -= count
-	t.bytes -= int64(bytes)
-	t.grant()
+	t.used.Add(-(uint64(count)<<countShift + uint64(bytes)))
+	if t.queue.Load() > 0 {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.grant()
+	}
 }
 
 // end lets all fail who wait, and who come later.
@@ -127,25 +151,36 @@ func (t *turns) end(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.ended = err
+	t.used.Or(full)
 	for _, w := range t.waiting {
 		w.err = err
 		close(w.ready)
 	}
-	t.waiting = nil
+	t.set(nil)
+}
+
+func (t *turns) set(waiting []*turn) {
+	t.waiting = waiting
+	t.queue.Store(int32(len(waiting)))
 }
 
 func (t *turns) grant() {
 	for len(t.waiting) > 0 && t.enter(t.waiting[0].bytes) {
 		close(t.waiting[0].ready)
-		t.waiting = slices.Delete(t.waiting, 0, 1)
+		t.set(slices.Delete(t.waiting, 0, 1))
 	}
 }
 
+// enter takes room, if there is enough or nobody has any.
 func (t *turns) enter(bytes int) bool {
-	if t.count > 0 && (t.count >= t.maxCount || t.bytes+int64(bytes) > t.maxBytes) {
-		return false
+	for {
+		used := t.used.Load()
+		count, all := used>>countShift, int64(used&bytesMask)+int64(bytes)
+		if count != 0 && (count >= uint64(t.maxCount) || all > t.maxBytes) {
+			return false // count has the bit full too
+		}
+		if t.used.CompareAndSwap(used, used+1<<countShift+uint64(bytes)) {
+			return true
+		}
 	}
-	t.count++
-	t.bytes += int64(bytes)
-	return true
 }

@@ -135,6 +135,20 @@ func (s *side) enter(what string) (leave func()) {
 	}
 }
 
+// Take gives a frame to a receiver that does not distinguish: Land, a copy, and Frame.
+func Take(r transport.Receiver, h *wire.Header, payload []byte) error {
+	if len(payload) > 0 {
+		dst, err := r.Land(h)
+		if err != nil {
+			return err
+		}
+		copy(dst, payload)
+	}
+	return r.Frame(h)
+}
+
+func (s *side) Take(h *wire.Header, payload []byte) error { return Take(s, h, payload) }
+
 func (s *side) Land(h *wire.Header) ([]byte, error) {
 	defer s.enter("Land")()
 	if h.Length == 0 {

@@ -24,6 +24,8 @@ type peer struct {
 	waiting []chan struct{}
 }
 
+func (p *peer) Take(h *wire.Header, payload []byte) error { return linktest.Take(p, h, payload) }
+
 func (p *peer) Land(h *wire.Header) ([]byte, error) { return p.land[:h.Length], nil }
 func (p *peer) Closed(error)                        {}
 

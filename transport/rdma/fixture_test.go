@@ -154,6 +154,8 @@ type sink struct {
 
 func newSink() *sink { return &sink{closed: make(chan error, 2)} }
 
+func (s *sink) Take(h *wire.Header, payload []byte) error { return linktest.Take(s, h, payload) }
+
 func (s *sink) Land(h *wire.Header) ([]byte, error) {
 	s.landed = make([]byte, h.Length)
 	return s.landed, nil

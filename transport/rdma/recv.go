@@ -121,20 +121,7 @@ func (l *link) accept(frame []byte) error {
 	if h.Kind == wire.Credit {
 		return nil
 	}
-	if len(payload) > 0 {
-		to, err := l.receiver.Land(h)
-		if err != nil {
-			return err
-		}
-		if len(to) != len(payload) {
-			return fmt.Errorf("rdma: the receiver has %d bytes for a payload of %d", len(to), len(payload))
-		}
-		if l.dead() != nil {
-			return nil // closed inside Land: nothing follows
-		}
-		copy(to, payload)
-	}
-	return l.receiver.Frame(h)
+	return l.receiver.Take(h, payload)
 }
 
 func putSum(at, payload []byte) { binary.LittleEndian.PutUint64(at, wire.PayloadSum(payload)) }

@@ -19,8 +19,9 @@ type echo struct {
 	h    wire.Header
 }
 
-func (e *echo) Land(h *wire.Header) ([]byte, error) { return e.buf[:h.Length], nil }
-func (e *echo) Closed(error)                        {}
+func (e *echo) Take(h *wire.Header, payload []byte) error { return linktest.Take(e, h, payload) }
+func (e *echo) Land(h *wire.Header) ([]byte, error)       { return e.buf[:h.Length], nil }
+func (e *echo) Closed(error)                              {}
 func (e *echo) Frame(h *wire.Header) error {
 	slot, err := e.link.Reserve(context.Background(), transport.Small, int(h.Length))
 	if err != nil {
@@ -37,9 +38,10 @@ type caller struct {
 	ready []chan struct{}
 }
 
-func (c *caller) Land(h *wire.Header) ([]byte, error) { return c.buf[:h.Length], nil }
-func (c *caller) Frame(h *wire.Header) error          { c.ready[h.Call] <- struct{}{}; return nil }
-func (c *caller) Closed(error)                        {}
+func (c *caller) Take(h *wire.Header, payload []byte) error { return linktest.Take(c, h, payload) }
+func (c *caller) Land(h *wire.Header) ([]byte, error)       { return c.buf[:h.Length], nil }
+func (c *caller) Frame(h *wire.Header) error                { c.ready[h.Call] <- struct{}{}; return nil }
+func (c *caller) Closed(error)                              {}
 
 func BenchmarkEcho(b *testing.B) {
 	for _, size := range []int{64, 4 << 10, 64 << 10} {

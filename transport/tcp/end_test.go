@@ -101,7 +101,7 @@ func TestDeathBeforeStart(t *testing.T) {
 // What the peer had sent, its reason above all, is taken in before a write
 // error ends the link.
 func TestWriteErrorHidesNothing(t *testing.T) {
-	b, _ := stream(100, 10)
+	b, _ := stream(2*readSize, 1)
 	conn := newBrokenConn(b)
 	l, err := newLink(conn, Config{}, 77)
 	require.NoError(t, err)
@@ -130,7 +130,7 @@ func (c *closer) stopped() bool { return c.over }
 
 // A frame whose payload was landing when the link was closed is not delivered.
 func TestNoFrameAfterClose(t *testing.T) {
-	b, _ := stream(100, 10)
+	b, _ := stream(2*readSize, 1)
 	c := &closer{}
 	p := parser{src: bytes.NewReader(b), recv: c, owner: c, count: new(counters), buf: make([]byte, readSize)}
 	require.ErrorIs(t, p.run(), errStopped)

@@ -204,6 +204,9 @@ func (p *parser) frame() error {
 		p.corked = true
 		p.owner.cork()
 	}
+	if p.w-p.r >= h.FrameSize() {
+		return p.whole(h)
+	}
 	p.r += wire.HeaderSize
 	if h.Length > 0 {
 		if err := p.payload(h); err != nil {
@@ -215,6 +218,28 @@ func (p *parser) frame() error {
 	}
 	p.count.framesReceived.Add(1)
 	return p.recv.Frame(h)
+}
+
+// whole takes in the frame, all of which is in the buffer.
+func (p *parser) whole(h *wire.Header) error {
+	frame := p.buf[p.r:][:h.FrameSize()]
+	p.r += len(frame)
+	payload := frame[wire.HeaderSize:][:h.Length]
+	if h.Flags&wire.Sum != 0 {
+		if err := checkSum(frame[len(frame)-wire.SumSize:], payload); err != nil {
+			return err
+		}
+	}
+	p.large = len(payload) >= largePayload
+	p.count.framesReceived.Add(1)
+	return p.recv.Take(h, payload)
+}
+
+func checkSum(sum, payload []byte) error {
+	if got := binary.LittleEndian.Uint64(sum); got != wire.PayloadSum(payload) {
+		return &wire.ParseError{Field: "payload sum", Got: got, Want: "XXH64 of the payload"}
+	}
+	return nil
 }
 
 // check holds the header against what is known of the link.
@@ -253,10 +278,7 @@ func (p *parser) payload(h *wire.Header) error {
 	if err := p.get(sum[:]); err != nil {
 		return err
 	}
-	if got := binary.LittleEndian.Uint64(sum[:]); got != wire.PayloadSum(dst) {
-		return &wire.ParseError{Field: "payload sum", Got: got, Want: "XXH64 of the payload"}
-	}
-	return nil
+	return checkSum(sum[:], dst)
 }
 
 // get moves the next len(dst) bytes of the stream to dst.

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rpc/verbena/transport"
+	"github.com/verbena-rpc/verbena/transport/linktest"
 	"github.com/verbena-rpc/verbena/transport/wire"
 )
 
@@ -22,6 +23,8 @@ type sinkhole struct {
 	given   int // bytes
 	corked  int
 }
+
+func (s *sinkhole) Take(h *wire.Header, payload []byte) error { return linktest.Take(s, h, payload) }
 
 func (s *sinkhole) Land(h *wire.Header) ([]byte, error) {
 	s.landed = make([]byte, h.Length)

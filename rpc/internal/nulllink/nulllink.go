@@ -276,15 +276,7 @@ func (k *link) deliver(h *wire.Header, payload *room) {
 	if k.dead.Load() {
 		return
 	}
-	if h.Length > 0 {
-		dst, err := k.receiver.Land(h)
-		if err != nil {
-			k.Close(err)
-			return
-		}
-		copy(dst, payload.bytes[:payload.n])
-	}
-	if err := k.receiver.Frame(h); err != nil {
+	if err := k.receiver.Take(h, payload.bytes[:h.Length]); err != nil {
 		k.Close(err)
 	}
 }
