@@ -28,6 +28,7 @@ type fakeEnd struct {
 	other      *fakeEnd
 	sink       transport.Sink
 	both       *fakeSession
+	helped     atomic.Int32 // calls of Help
 
 	mu        sync.Mutex
 	room      chan struct{} // not nil: no room until it is closed
@@ -177,7 +178,10 @@ func (e *fakeEnd) SendFill(ctx context.Context, h *wire.Header, n int, fill func
 	return e.Send(ctx, *h, msg)
 }
 
-func (e *fakeEnd) Help(<-chan struct{}, *atomic.Int32) bool { return false }
+func (e *fakeEnd) Help(<-chan struct{}, *atomic.Int32) bool {
+	e.helped.Add(1)
+	return false
+}
 
 func (e *fakeEnd) Forget(call uint64) {
 	e.mu.Lock()

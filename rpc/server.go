@@ -88,7 +88,7 @@ func NewServer(network *transport.Network, opts ...ServerOption) *Server {
 	w := &s.workers
 	w.limit, w.queueLimit = c.maxHandlers, c.maxQueued
 	w.shareLimit, w.shareQueue = c.perSession()
-	w.runner = func() func(arrival) { return new(serverCall).run }
+	w.runner = func() func(arrival) int64 { return new(serverCall).run }
 	w.atRest = s.checkDrained
 	return s
 }
@@ -318,7 +318,7 @@ func (s *Server) join(session session, l lane, limits transport.Limits) *peer {
 	p := &peer{
 		server: s, session: session, lane: l,
 		maxMessage: limits.MaxMessage, maxCalls: own.MaxCalls,
-		share: share[arrival]{maxBytes: max(2*int64(own.MaxMessage), minWaiting)},
+		share: share[arrival]{maxBytes: max(2*int64(own.MaxMessage), minWaiting), help: l.Help},
 		calls: arrived{limit: min(own.MaxCalls, maxSlots)},
 	}
 	s.mu.Lock()

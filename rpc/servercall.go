@@ -33,13 +33,14 @@ func (a arrival) size() int {
 type serverCall struct {
 	arrival             // payload is nil once it is received
 	settled bool        // it is out of the peer's books
+	handled int64       // when the handler had returned, as clock tells it; 0: it has not, or failed
 	header  wire.Header // of the reply
 	bytes   []byte      // the response of UnaryBytes
 }
 
-// run serves a call.
-func (c *serverCall) run(a arrival) {
-	c.arrival, c.settled = a, false
+// run serves a call, and returns when its handler had.
+func (c *serverCall) run(a arrival) int64 {
+	c.arrival, c.settled, c.handled = a, false, 0
 	defer c.finish()
 	switch err := c.ctx.Err(); err {
 	case nil:
@@ -49,6 +50,7 @@ func (c *serverCall) run(a arrival) {
 	default:
 		c.peer.server.stats.late.Add(1)
 	}
+	return c.handled
 }
 
 func (c *serverCall) finish() {
@@ -104,6 +106,7 @@ func (c *serverCall) borrow() []byte {
 
 // send answers with resp. The error is one to answer with instead.
 func (c *serverCall) send(resp any) error {
+	c.handled = clock()
 	if c.ctx.isCanceled() {
 		return context.Canceled
 	}

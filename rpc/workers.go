@@ -1,13 +1,28 @@
 package rpc
 
 import (
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
 // idleTime is how long a worker waits for work before it ends: long enough to
 // outlast the gaps of steady traffic, short enough to return the stacks of a burst.
 const idleTime = time.Second
+
+const (
+	// shortRun is how soon after it was told to search a worker must be done with
+	// its tasks if it is to take in the next itself. While it runs that one, the
+	// link's own goroutine may still leave the link alone, over RDMA for up to
+	// 100 µs, so that what comes for others, of all sessions on the same poller,
+	// waits: mostly for as long as a handler that is known to be quick.
+	shortRun = 50 * time.Microsecond
+
+	// yieldEvery bounds how long workers that take in their own tasks keep a P
+	// from other goroutines.
+	yieldEvery = 500 * time.Microsecond
+)
 
 // workers runs tasks on goroutines that it keeps. A new goroutine per task
 // would grow its stack anew each time.
@@ -18,6 +33,13 @@ const idleTime = time.Second
 // waits for one that blocks, while few workers run many short ones without
 // waking anybody.
 //
+// A worker that is out of tasks when no other has any helps the lane of the
+// session that it served last to take in what arrives, until it is told to
+// search, or helping is not worth while. So where one task follows another, none
+// is handed from goroutine to goroutine. One worker helps at a time: it is at the
+// top of the idle stack, so that the next task is its own, and until it searches
+// no other may help. A worker whose tasks took longer than shortRun just sleeps.
+//
 // At most limit tasks run at once, at most queueLimit wait beyond those, and of
 // one session shareLimit and shareQueue. The tasks of a session wait in order;
 // sessions take turns, so that a task waits for those before it in its session
@@ -26,13 +48,12 @@ const idleTime = time.Second
 type workers[T sized] struct {
 	limit, queueLimit      int
 	shareLimit, shareQueue int
-	runner                 func() func(T) // makes what runs the tasks of one worker
-	atRest                 func()         // called when refusing and the last task has ended
+	runner                 func() func(T) int64 // makes what runs the tasks of one worker
+	atRest                 func()               // called when refusing and the last task has ended
 
 	mu        sync.Mutex
 	line      fifo[*share[T]] // sessions that may run one more of the tasks that wait, each once
-	queued    int             // tasks that wait
-	running   int             // tasks that run
+	tasks     atomic.Int32    // that wait or run; changed under mu
 	begun     uint64          // tasks that ran or run
 	searching int
 	count     int          // workers
@@ -48,7 +69,8 @@ type sized interface{ size() int }
 
 // share is what one session has of the workers. workers.mu guards it.
 type share[T sized] struct {
-	maxBytes int64 // of the tasks that wait, and of the replies in the outbox; fixed
+	maxBytes int64                                                  // of the tasks that wait, and of the replies in the outbox; fixed
+	help     func(done <-chan struct{}, waiting *atomic.Int32) bool // that of its lane; nil: nothing can be taken in; fixed
 
 	queue   fifo[T]
 	bytes   int64
@@ -59,8 +81,14 @@ type share[T sized] struct {
 // worker is a goroutine that runs tasks. Whoever takes it from the idle stack
 // tells it to search, or to end.
 type worker[T sized] struct {
-	search chan bool // capacity 1
-	run    func(T)   // nil until it has begun
+	search chan struct{} // capacity 1
+	ends   bool          // set before it is told
+	run    func(T) int64 // nil until it has begun; returns when the task was done, but for its answer, or 0
+
+	// Of its goroutine, as clock tells it.
+	told    int64 // when it was told to search; 0: never
+	ran     int64 // when its last task was done; 0: nobody knows
+	yielded int64 // when other goroutines could run, unless they could since
 }
 
 // submit has t, of the session with that share, run, or refuses it.
@@ -72,7 +100,7 @@ func (w *workers[T]) submit(sh *share[T], t T) bool {
 	}
 	sh.queue.push(t)
 	sh.bytes += int64(t.size())
-	w.queued++
+	w.tasks.Add(1)
 	w.enlist(sh)
 	k := w.rouse()
 	w.mu.Unlock()
@@ -81,7 +109,7 @@ func (w *workers[T]) submit(sh *share[T], t T) bool {
 }
 
 func (w *workers[T]) admits(sh *share[T], t T) bool {
-	all, own := w.running+w.queued, sh.running+sh.queue.len()
+	all, own := int(w.tasks.Load()), sh.running+sh.queue.len()
 	switch {
 	case w.refusing:
 		return false
@@ -115,7 +143,7 @@ func (w *workers[T]) rouse() *worker[T] {
 	case w.count < w.limit:
 		w.count++
 		w.searching++
-		return &worker[T]{search: make(chan bool, 1)}
+		return &worker[T]{search: make(chan struct{}, 1)}
 	}
 	return nil
 }
@@ -128,7 +156,7 @@ func (w *workers[T]) wake(k *worker[T]) {
 		k.run = w.runner()
 		go k.loop(w, nil)
 	default:
-		k.search <- true
+		k.search <- struct{}{}
 	}
 }
 
@@ -149,7 +177,7 @@ func (k *worker[T]) loop(w *workers[T], done *share[T]) {
 			over = true
 			return
 		}
-		k.run(t)
+		k.ran = k.run(t)
 	}
 }
 
@@ -158,7 +186,7 @@ func (k *worker[T]) loop(w *workers[T], done *share[T]) {
 func (w *workers[T]) next(k *worker[T], done *share[T]) (T, *share[T]) {
 	w.mu.Lock()
 	if done != nil {
-		w.running--
+		w.tasks.Add(-1)
 		done.running--
 		w.enlist(done)
 		w.searching++
@@ -173,7 +201,9 @@ func (w *workers[T]) next(k *worker[T], done *share[T]) (T, *share[T]) {
 			return t, sh
 		}
 		w.searching--
-		rest := w.refusing && w.running+w.queued == 0
+		quiet := w.tasks.Load() == 0
+		alone := quiet && w.searching == 0
+		rest := quiet && w.refusing
 		goOn := !w.closed
 		if goOn {
 			w.rest(k)
@@ -184,11 +214,34 @@ func (w *workers[T]) next(k *worker[T], done *share[T]) (T, *share[T]) {
 		if rest {
 			w.atRest()
 		}
-		if !goOn || !<-k.search {
+		if !goOn || !k.wait(w, done, alone) {
 			var none T
 			return none, nil
 		}
 		w.mu.Lock()
+	}
+}
+
+// wait returns when the worker is told to search; false: to end. If it is alone
+// it takes in what arrives for the session that it served last.
+func (k *worker[T]) wait(w *workers[T], last *share[T], alone bool) bool {
+	if alone && last != nil && last.help != nil {
+		k.help(w, last)
+	}
+	<-k.search
+	k.told = clock()
+	return !k.ends
+}
+
+func (k *worker[T]) help(w *workers[T], last *share[T]) {
+	if k.told == 0 || k.ran == 0 || k.ran-k.told > int64(shortRun) {
+		return
+	}
+	if k.ran-k.yielded > int64(yieldEvery) {
+		k.yielded = k.ran
+		runtime.Gosched()
+	}
+	for len(k.search) == 0 && last.help(k.search, &w.tasks) {
 	}
 }
 
@@ -199,8 +252,6 @@ func (w *workers[T]) dequeue() (T, *share[T]) {
 	t := sh.queue.pop()
 	sh.bytes -= int64(t.size())
 	sh.running++
-	w.queued--
-	w.running++
 	w.begun++
 	w.enlist(sh)
 	return t, sh
@@ -218,7 +269,7 @@ func (w *workers[T]) rest(k *worker[T]) {
 func (w *workers[T]) busy() (now int, begun uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.running + w.queued, w.begun
+	return int(w.tasks.Load()), w.begun
 }
 
 // refuse takes in no more tasks.
@@ -258,7 +309,8 @@ func (w *workers[T]) close() {
 // release ends the n workers that have been idle longest.
 func (w *workers[T]) release(n int) {
 	for _, k := range w.idle[:n] {
-		k.search <- false
+		k.ends = true
+		k.search <- struct{}{}
 	}
 	w.count -= n
 	rest := copy(w.idle, w.idle[n:])

@@ -18,7 +18,7 @@ func taskWorkers(limit, queueLimit, shareLimit, shareQueue int) *workers[taskFun
 	return &workers[taskFunc]{
 		limit: limit, queueLimit: queueLimit, shareLimit: shareLimit, shareQueue: shareQueue,
 		atRest: func() {},
-		runner: func() func(taskFunc) { return func(f taskFunc) { f() } },
+		runner: func() func(taskFunc) int64 { return func(f taskFunc) int64 { f(); return clock() } },
 	}
 }
 
@@ -162,7 +162,7 @@ func TestWorkersShare(t *testing.T) {
 			<-order
 		}
 		require.Contains(t, []string{<-order, <-order}, "other")
-		require.Zero(t, hog.running+other.running+w.queued+int(hog.bytes))
+		require.Zero(t, hog.running+other.running+int(w.tasks.Load())+int(hog.bytes))
 
 		hog.maxBytes = 2
 		for want := range 6 {

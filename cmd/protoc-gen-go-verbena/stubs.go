@@ -54,6 +54,9 @@ func generateFile(plugin *protogen.Plugin, file *protogen.File) {
 		generateUnimplemented(g, service)
 		generateServiceDesc(g, service)
 	}
+	if len(file.Messages) > 0 {
+		fastWriter{g, obstacles{}}.file(file)
+	}
 }
 
 func generateMethods(g *protogen.GeneratedFile, s *protogen.Service) {

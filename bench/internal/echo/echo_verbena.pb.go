@@ -5,6 +5,7 @@ package echo
 
 import (
 	context "context"
+	fastpb "github.com/verbena-rpc/verbena/codec/fastpb"
 	rpc "github.com/verbena-rpc/verbena/rpc"
 )
 
@@ -86,4 +87,157 @@ var Echo_ServiceDesc = &rpc.ServiceDesc{
 		{Method: Echo_Echo, Handler: rpc.Unary(EchoServer.Echo)},
 		{Method: Echo_Usage, Handler: rpc.Unary(EchoServer.Usage)},
 	},
+}
+
+// Messages encode and decode themselves, but for those that say why not.
+const _ = fastpb.SupportV1
+
+// SizeVerbena is for codec.Proto.
+func (x *Payload) SizeVerbena() (n int) {
+	if x == nil {
+		return 0
+	}
+	if len(x.Data) > 0 {
+		n += 1 + fastpb.SizeLen(len(x.Data))
+	}
+	return n + len(x.unknownFields)
+}
+
+// MarshalVerbena is for codec.Proto.
+func (x *Payload) MarshalVerbena(b []byte) []byte {
+	if x == nil {
+		return b
+	}
+	b = fastpb.PutUnknown(b, x.unknownFields)
+	if len(x.Data) > 0 {
+		b = fastpb.PutBytes(b, x.Data)
+		b = fastpb.PutTag(b, 1<<3|fastpb.LEN)
+	}
+	return b
+}
+
+// UnmarshalVerbena is for codec.Proto.
+func (x *Payload) UnmarshalVerbena(src []byte) bool {
+	if x == nil {
+		return false
+	}
+	*x = Payload{}
+	return x.MergeVerbena(src)
+}
+
+// MergeVerbena is for messages that contain this one.
+func (x *Payload) MergeVerbena(src []byte) bool {
+	for len(src) > 0 {
+		tag, b := fastpb.Tag(src)
+		switch tag {
+		case 1<<3 | fastpb.LEN:
+			b = fastpb.Bytes(b, &x.Data)
+		default:
+			b = fastpb.Unknown(b, tag, &x.unknownFields)
+		}
+		if b == nil {
+			return false
+		}
+		src = b
+	}
+	return true
+}
+
+// SizeVerbena is for codec.Proto.
+func (x *UsageRequest) SizeVerbena() (n int) {
+	if x == nil {
+		return 0
+	}
+	return n + len(x.unknownFields)
+}
+
+// MarshalVerbena is for codec.Proto.
+func (x *UsageRequest) MarshalVerbena(b []byte) []byte {
+	if x == nil {
+		return b
+	}
+	b = fastpb.PutUnknown(b, x.unknownFields)
+	return b
+}
+
+// UnmarshalVerbena is for codec.Proto.
+func (x *UsageRequest) UnmarshalVerbena(src []byte) bool {
+	if x == nil {
+		return false
+	}
+	*x = UsageRequest{}
+	return x.MergeVerbena(src)
+}
+
+// MergeVerbena is for messages that contain this one.
+func (x *UsageRequest) MergeVerbena(src []byte) bool {
+	for len(src) > 0 {
+		tag, b := fastpb.Tag(src)
+		b = fastpb.Unknown(b, tag, &x.unknownFields)
+		if b == nil {
+			return false
+		}
+		src = b
+	}
+	return true
+}
+
+// SizeVerbena is for codec.Proto.
+func (x *UsageReply) SizeVerbena() (n int) {
+	if x == nil {
+		return 0
+	}
+	if x.CpuNs != 0 {
+		n += 1 + fastpb.SizeVarint(x.CpuNs)
+	}
+	if x.Objects != 0 {
+		n += 1 + fastpb.SizeVarint(x.Objects)
+	}
+	return n + len(x.unknownFields)
+}
+
+// MarshalVerbena is for codec.Proto.
+func (x *UsageReply) MarshalVerbena(b []byte) []byte {
+	if x == nil {
+		return b
+	}
+	b = fastpb.PutUnknown(b, x.unknownFields)
+	if x.Objects != 0 {
+		b = fastpb.PutVarint(b, x.Objects)
+		b = fastpb.PutTag(b, 2<<3|fastpb.VARINT)
+	}
+	if x.CpuNs != 0 {
+		b = fastpb.PutVarint(b, x.CpuNs)
+		b = fastpb.PutTag(b, 1<<3|fastpb.VARINT)
+	}
+	return b
+}
+
+// UnmarshalVerbena is for codec.Proto.
+func (x *UsageReply) UnmarshalVerbena(src []byte) bool {
+	if x == nil {
+		return false
+	}
+	*x = UsageReply{}
+	return x.MergeVerbena(src)
+}
+
+// MergeVerbena is for messages that contain this one.
+func (x *UsageReply) MergeVerbena(src []byte) bool {
+	for len(src) > 0 {
+		tag, b := fastpb.Tag(src)
+		switch tag {
+		case 1<<3 | fastpb.VARINT:
+			b = fastpb.Varint(b, &x.CpuNs)
+		case 2<<3 | fastpb.VARINT:
+			b = fastpb.Varint(b, &x.Objects)
+		default:
+			b = fastpb.Unknown(b, tag, &x.unknownFields)
+		}
+		if b == nil {
+			return false
+		}
+		src = b
+	}
+	return true
 }

@@ -5,6 +5,7 @@ package blockpb
 
 import (
 	context "context"
+	fastpb "github.com/verbena-rpc/verbena/codec/fastpb"
 	rpc "github.com/verbena-rpc/verbena/rpc"
 )
 
@@ -112,4 +113,298 @@ var Blocks_ServiceDesc = &rpc.ServiceDesc{
 		{Method: Blocks_Get, Handler: rpc.Unary(BlocksServer.Get)},
 		{Method: Blocks_Delete, Handler: rpc.Unary(BlocksServer.Delete)},
 	},
+}
+
+// Messages encode and decode themselves, but for those that say why not.
+const _ = fastpb.SupportV1
+
+// SizeVerbena is for codec.Proto.
+func (x *PutRequest) SizeVerbena() (n int) {
+	if x == nil {
+		return 0
+	}
+	if x.Id != 0 {
+		n += 1 + fastpb.SizeVarint(x.Id)
+	}
+	if len(x.Data) > 0 {
+		n += 1 + fastpb.SizeLen(len(x.Data))
+	}
+	return n + len(x.unknownFields)
+}
+
+// MarshalVerbena is for codec.Proto.
+func (x *PutRequest) MarshalVerbena(b []byte) []byte {
+	if x == nil {
+		return b
+	}
+	b = fastpb.PutUnknown(b, x.unknownFields)
+	if len(x.Data) > 0 {
+		b = fastpb.PutBytes(b, x.Data)
+		b = fastpb.PutTag(b, 2<<3|fastpb.LEN)
+	}
+	if x.Id != 0 {
+		b = fastpb.PutVarint(b, x.Id)
+		b = fastpb.PutTag(b, 1<<3|fastpb.VARINT)
+	}
+	return b
+}
+
+// UnmarshalVerbena is for codec.Proto.
+func (x *PutRequest) UnmarshalVerbena(src []byte) bool {
+	if x == nil {
+		return false
+	}
+	*x = PutRequest{}
+	return x.MergeVerbena(src)
+}
+
+// MergeVerbena is for messages that contain this one.
+func (x *PutRequest) MergeVerbena(src []byte) bool {
+	for len(src) > 0 {
+		tag, b := fastpb.Tag(src)
+		switch tag {
+		case 1<<3 | fastpb.VARINT:
+			b = fastpb.Varint(b, &x.Id)
+		case 2<<3 | fastpb.LEN:
+			b = fastpb.Bytes(b, &x.Data)
+		default:
+			b = fastpb.Unknown(b, tag, &x.unknownFields)
+		}
+		if b == nil {
+			return false
+		}
+		src = b
+	}
+	return true
+}
+
+// SizeVerbena is for codec.Proto.
+func (x *PutReply) SizeVerbena() (n int) {
+	if x == nil {
+		return 0
+	}
+	return n + len(x.unknownFields)
+}
+
+// MarshalVerbena is for codec.Proto.
+func (x *PutReply) MarshalVerbena(b []byte) []byte {
+	if x == nil {
+		return b
+	}
+	b = fastpb.PutUnknown(b, x.unknownFields)
+	return b
+}
+
+// UnmarshalVerbena is for codec.Proto.
+func (x *PutReply) UnmarshalVerbena(src []byte) bool {
+	if x == nil {
+		return false
+	}
+	*x = PutReply{}
+	return x.MergeVerbena(src)
+}
+
+// MergeVerbena is for messages that contain this one.
+func (x *PutReply) MergeVerbena(src []byte) bool {
+	for len(src) > 0 {
+		tag, b := fastpb.Tag(src)
+		b = fastpb.Unknown(b, tag, &x.unknownFields)
+		if b == nil {
+			return false
+		}
+		src = b
+	}
+	return true
+}
+
+// SizeVerbena is for codec.Proto.
+func (x *GetRequest) SizeVerbena() (n int) {
+	if x == nil {
+		return 0
+	}
+	if x.Id != 0 {
+		n += 1 + fastpb.SizeVarint(x.Id)
+	}
+	return n + len(x.unknownFields)
+}
+
+// MarshalVerbena is for codec.Proto.
+func (x *GetRequest) MarshalVerbena(b []byte) []byte {
+	if x == nil {
+		return b
+	}
+	b = fastpb.PutUnknown(b, x.unknownFields)
+	if x.Id != 0 {
+		b = fastpb.PutVarint(b, x.Id)
+		b = fastpb.PutTag(b, 1<<3|fastpb.VARINT)
+	}
+	return b
+}
+
+// UnmarshalVerbena is for codec.Proto.
+func (x *GetRequest) UnmarshalVerbena(src []byte) bool {
+	if x == nil {
+		return false
+	}
+	*x = GetRequest{}
+	return x.MergeVerbena(src)
+}
+
+// MergeVerbena is for messages that contain this one.
+func (x *GetRequest) MergeVerbena(src []byte) bool {
+	for len(src) > 0 {
+		tag, b := fastpb.Tag(src)
+		switch tag {
+		case 1<<3 | fastpb.VARINT:
+			b = fastpb.Varint(b, &x.Id)
+		default:
+			b = fastpb.Unknown(b, tag, &x.unknownFields)
+		}
+		if b == nil {
+			return false
+		}
+		src = b
+	}
+	return true
+}
+
+// SizeVerbena is for codec.Proto.
+func (x *GetReply) SizeVerbena() (n int) {
+	if x == nil {
+		return 0
+	}
+	if len(x.Data) > 0 {
+		n += 1 + fastpb.SizeLen(len(x.Data))
+	}
+	return n + len(x.unknownFields)
+}
+
+// MarshalVerbena is for codec.Proto.
+func (x *GetReply) MarshalVerbena(b []byte) []byte {
+	if x == nil {
+		return b
+	}
+	b = fastpb.PutUnknown(b, x.unknownFields)
+	if len(x.Data) > 0 {
+		b = fastpb.PutBytes(b, x.Data)
+		b = fastpb.PutTag(b, 1<<3|fastpb.LEN)
+	}
+	return b
+}
+
+// UnmarshalVerbena is for codec.Proto.
+func (x *GetReply) UnmarshalVerbena(src []byte) bool {
+	if x == nil {
+		return false
+	}
+	*x = GetReply{}
+	return x.MergeVerbena(src)
+}
+
+// MergeVerbena is for messages that contain this one.
+func (x *GetReply) MergeVerbena(src []byte) bool {
+	for len(src) > 0 {
+		tag, b := fastpb.Tag(src)
+		switch tag {
+		case 1<<3 | fastpb.LEN:
+			b = fastpb.Bytes(b, &x.Data)
+		default:
+			b = fastpb.Unknown(b, tag, &x.unknownFields)
+		}
+		if b == nil {
+			return false
+		}
+		src = b
+	}
+	return true
+}
+
+// SizeVerbena is for codec.Proto.
+func (x *DeleteRequest) SizeVerbena() (n int) {
+	if x == nil {
+		return 0
+	}
+	if x.Id != 0 {
+		n += 1 + fastpb.SizeVarint(x.Id)
+	}
+	return n + len(x.unknownFields)
+}
+
+// MarshalVerbena is for codec.Proto.
+func (x *DeleteRequest) MarshalVerbena(b []byte) []byte {
+	if x == nil {
+		return b
+	}
+	b = fastpb.PutUnknown(b, x.unknownFields)
+	if x.Id != 0 {
+		b = fastpb.PutVarint(b, x.Id)
+		b = fastpb.PutTag(b, 1<<3|fastpb.VARINT)
+	}
+	return b
+}
+
+// UnmarshalVerbena is for codec.Proto.
+func (x *DeleteRequest) UnmarshalVerbena(src []byte) bool {
+	if x == nil {
+		return false
+	}
+	*x = DeleteRequest{}
+	return x.MergeVerbena(src)
+}
+
+// MergeVerbena is for messages that contain this one.
+func (x *DeleteRequest) MergeVerbena(src []byte) bool {
+	for len(src) > 0 {
+		tag, b := fastpb.Tag(src)
+		switch tag {
+		case 1<<3 | fastpb.VARINT:
+			b = fastpb.Varint(b, &x.Id)
+		default:
+			b = fastpb.Unknown(b, tag, &x.unknownFields)
+		}
+		if b == nil {
+			return false
+		}
+		src = b
+	}
+	return true
+}
+
+// SizeVerbena is for codec.Proto.
+func (x *DeleteReply) SizeVerbena() (n int) {
+	if x == nil {
+		return 0
+	}
+	return n + len(x.unknownFields)
+}
+
+// MarshalVerbena is for codec.Proto.
+func (x *DeleteReply) MarshalVerbena(b []byte) []byte {
+	if x == nil {
+		return b
+	}
+	b = fastpb.PutUnknown(b, x.unknownFields)
+	return b
+}
+
+// UnmarshalVerbena is for codec.Proto.
+func (x *DeleteReply) UnmarshalVerbena(src []byte) bool {
+	if x == nil {
+		return false
+	}
+	*x = DeleteReply{}
+	return x.MergeVerbena(src)
+}
+
+// MergeVerbena is for messages that contain this one.
+func (x *DeleteReply) MergeVerbena(src []byte) bool {
+	for len(src) > 0 {
+		tag, b := fastpb.Tag(src)
+		b = fastpb.Unknown(b, tag, &x.unknownFields)
+		if b == nil {
+			return false
+		}
+		src = b
+	}
+	return true
 }

@@ -5,6 +5,7 @@ package echopb
 
 import (
 	context "context"
+	fastpb "github.com/verbena-rpc/verbena/codec/fastpb"
 	rpc "github.com/verbena-rpc/verbena/rpc"
 )
 
@@ -68,4 +69,58 @@ var Echo_ServiceDesc = &rpc.ServiceDesc{
 	Methods: []rpc.MethodDesc{
 		{Method: Echo_Say, Handler: rpc.Unary(EchoServer.Say)},
 	},
+}
+
+// Messages encode and decode themselves, but for those that say why not.
+const _ = fastpb.SupportV1
+
+// SizeVerbena is for codec.Proto.
+func (x *Text) SizeVerbena() (n int) {
+	if x == nil {
+		return 0
+	}
+	if len(x.Text) > 0 {
+		n += 1 + fastpb.SizeLen(len(x.Text))
+	}
+	return n + len(x.unknownFields)
+}
+
+// MarshalVerbena is for codec.Proto.
+func (x *Text) MarshalVerbena(b []byte) []byte {
+	if x == nil {
+		return b
+	}
+	b = fastpb.PutUnknown(b, x.unknownFields)
+	if len(x.Text) > 0 {
+		b = fastpb.PutString(b, x.Text)
+		b = fastpb.PutTag(b, 1<<3|fastpb.LEN)
+	}
+	return b
+}
+
+// UnmarshalVerbena is for codec.Proto.
+func (x *Text) UnmarshalVerbena(src []byte) bool {
+	if x == nil {
+		return false
+	}
+	*x = Text{}
+	return x.MergeVerbena(src)
+}
+
+// MergeVerbena is for messages that contain this one.
+func (x *Text) MergeVerbena(src []byte) bool {
+	for len(src) > 0 {
+		tag, b := fastpb.Tag(src)
+		switch tag {
+		case 1<<3 | fastpb.LEN:
+			b = fastpb.String(b, &x.Text)
+		default:
+			b = fastpb.Unknown(b, tag, &x.unknownFields)
+		}
+		if b == nil {
+			return false
+		}
+		src = b
+	}
+	return true
 }

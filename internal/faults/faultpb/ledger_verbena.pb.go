@@ -5,6 +5,7 @@ package faultpb
 
 import (
 	context "context"
+	fastpb "github.com/verbena-rpc/verbena/codec/fastpb"
 	rpc "github.com/verbena-rpc/verbena/rpc"
 )
 
@@ -68,4 +69,136 @@ var Ledger_ServiceDesc = &rpc.ServiceDesc{
 	Methods: []rpc.MethodDesc{
 		{Method: Ledger_Enter, Handler: rpc.Unary(LedgerServer.Enter)},
 	},
+}
+
+// Messages encode and decode themselves, but for those that say why not.
+const _ = fastpb.SupportV1
+
+// SizeVerbena is for codec.Proto.
+func (x *Entry) SizeVerbena() (n int) {
+	if x == nil {
+		return 0
+	}
+	if x.Id != 0 {
+		n += 1 + 8
+	}
+	if len(x.Data) > 0 {
+		n += 1 + fastpb.SizeLen(len(x.Data))
+	}
+	if x.Reply != 0 {
+		n += 1 + fastpb.SizeVarint(x.Reply)
+	}
+	return n + len(x.unknownFields)
+}
+
+// MarshalVerbena is for codec.Proto.
+func (x *Entry) MarshalVerbena(b []byte) []byte {
+	if x == nil {
+		return b
+	}
+	b = fastpb.PutUnknown(b, x.unknownFields)
+	if x.Reply != 0 {
+		b = fastpb.PutVarint(b, x.Reply)
+		b = fastpb.PutTag(b, 3<<3|fastpb.VARINT)
+	}
+	if len(x.Data) > 0 {
+		b = fastpb.PutBytes(b, x.Data)
+		b = fastpb.PutTag(b, 2<<3|fastpb.LEN)
+	}
+	if x.Id != 0 {
+		b = fastpb.PutFixed64(b, x.Id)
+		b = fastpb.PutTag(b, 1<<3|fastpb.I64)
+	}
+	return b
+}
+
+// UnmarshalVerbena is for codec.Proto.
+func (x *Entry) UnmarshalVerbena(src []byte) bool {
+	if x == nil {
+		return false
+	}
+	*x = Entry{}
+	return x.MergeVerbena(src)
+}
+
+// MergeVerbena is for messages that contain this one.
+func (x *Entry) MergeVerbena(src []byte) bool {
+	for len(src) > 0 {
+		tag, b := fastpb.Tag(src)
+		switch tag {
+		case 1<<3 | fastpb.I64:
+			b = fastpb.Fixed64(b, &x.Id)
+		case 2<<3 | fastpb.LEN:
+			b = fastpb.Bytes(b, &x.Data)
+		case 3<<3 | fastpb.VARINT:
+			b = fastpb.Varint(b, &x.Reply)
+		default:
+			b = fastpb.Unknown(b, tag, &x.unknownFields)
+		}
+		if b == nil {
+			return false
+		}
+		src = b
+	}
+	return true
+}
+
+// SizeVerbena is for codec.Proto.
+func (x *Receipt) SizeVerbena() (n int) {
+	if x == nil {
+		return 0
+	}
+	if x.Id != 0 {
+		n += 1 + 8
+	}
+	if len(x.Data) > 0 {
+		n += 1 + fastpb.SizeLen(len(x.Data))
+	}
+	return n + len(x.unknownFields)
+}
+
+// MarshalVerbena is for codec.Proto.
+func (x *Receipt) MarshalVerbena(b []byte) []byte {
+	if x == nil {
+		return b
+	}
+	b = fastpb.PutUnknown(b, x.unknownFields)
+	if len(x.Data) > 0 {
+		b = fastpb.PutBytes(b, x.Data)
+		b = fastpb.PutTag(b, 2<<3|fastpb.LEN)
+	}
+	if x.Id != 0 {
+		b = fastpb.PutFixed64(b, x.Id)
+		b = fastpb.PutTag(b, 1<<3|fastpb.I64)
+	}
+	return b
+}
+
+// UnmarshalVerbena is for codec.Proto.
+func (x *Receipt) UnmarshalVerbena(src []byte) bool {
+	if x == nil {
+		return false
+	}
+	*x = Receipt{}
+	return x.MergeVerbena(src)
+}
+
+// MergeVerbena is for messages that contain this one.
+func (x *Receipt) MergeVerbena(src []byte) bool {
+	for len(src) > 0 {
+		tag, b := fastpb.Tag(src)
+		switch tag {
+		case 1<<3 | fastpb.I64:
+			b = fastpb.Fixed64(b, &x.Id)
+		case 2<<3 | fastpb.LEN:
+			b = fastpb.Bytes(b, &x.Data)
+		default:
+			b = fastpb.Unknown(b, tag, &x.unknownFields)
+		}
+		if b == nil {
+			return false
+		}
+		src = b
+	}
+	return true
 }

@@ -6,6 +6,7 @@ package testpb
 import (
 	context "context"
 	otherpb "github.com/verbena-rpc/verbena/cmd/protoc-gen-go-verbena/internal/testpb/otherpb"
+	fastpb "github.com/verbena-rpc/verbena/codec/fastpb"
 	rpc "github.com/verbena-rpc/verbena/rpc"
 )
 
@@ -163,4 +164,238 @@ type UnimplementedEmptyServer struct{}
 // Empty_ServiceDesc describes verbena.test.v1.empty to a server.
 var Empty_ServiceDesc = &rpc.ServiceDesc{
 	Name: "verbena.test.v1.empty",
+}
+
+// Messages encode and decode themselves, but for those that say why not.
+const _ = fastpb.SupportV1
+
+// SizeVerbena is for codec.Proto.
+func (x *AddRequest) SizeVerbena() (n int) {
+	if x == nil {
+		return 0
+	}
+	if x.N != 0 {
+		n += 1 + fastpb.SizeVarint(x.N)
+	}
+	return n + len(x.unknownFields)
+}
+
+// MarshalVerbena is for codec.Proto.
+func (x *AddRequest) MarshalVerbena(b []byte) []byte {
+	if x == nil {
+		return b
+	}
+	b = fastpb.PutUnknown(b, x.unknownFields)
+	if x.N != 0 {
+		b = fastpb.PutVarint(b, x.N)
+		b = fastpb.PutTag(b, 1<<3|fastpb.VARINT)
+	}
+	return b
+}
+
+// UnmarshalVerbena is for codec.Proto.
+func (x *AddRequest) UnmarshalVerbena(src []byte) bool {
+	if x == nil {
+		return false
+	}
+	*x = AddRequest{}
+	return x.MergeVerbena(src)
+}
+
+// MergeVerbena is for messages that contain this one.
+func (x *AddRequest) MergeVerbena(src []byte) bool {
+	for len(src) > 0 {
+		tag, b := fastpb.Tag(src)
+		switch tag {
+		case 1<<3 | fastpb.VARINT:
+			b = fastpb.Varint(b, &x.N)
+		default:
+			b = fastpb.Unknown(b, tag, &x.unknownFields)
+		}
+		if b == nil {
+			return false
+		}
+		src = b
+	}
+	return true
+}
+
+// SizeVerbena is for codec.Proto.
+func (x *Count) SizeVerbena() (n int) {
+	if x == nil {
+		return 0
+	}
+	if x.N != 0 {
+		n += 1 + fastpb.SizeVarint(x.N)
+	}
+	return n + len(x.unknownFields)
+}
+
+// MarshalVerbena is for codec.Proto.
+func (x *Count) MarshalVerbena(b []byte) []byte {
+	if x == nil {
+		return b
+	}
+	b = fastpb.PutUnknown(b, x.unknownFields)
+	if x.N != 0 {
+		b = fastpb.PutVarint(b, x.N)
+		b = fastpb.PutTag(b, 1<<3|fastpb.VARINT)
+	}
+	return b
+}
+
+// UnmarshalVerbena is for codec.Proto.
+func (x *Count) UnmarshalVerbena(src []byte) bool {
+	if x == nil {
+		return false
+	}
+	*x = Count{}
+	return x.MergeVerbena(src)
+}
+
+// MergeVerbena is for messages that contain this one.
+func (x *Count) MergeVerbena(src []byte) bool {
+	for len(src) > 0 {
+		tag, b := fastpb.Tag(src)
+		switch tag {
+		case 1<<3 | fastpb.VARINT:
+			b = fastpb.Varint(b, &x.N)
+		default:
+			b = fastpb.Unknown(b, tag, &x.unknownFields)
+		}
+		if b == nil {
+			return false
+		}
+		src = b
+	}
+	return true
+}
+
+// SizeVerbena is for codec.Proto.
+func (x *Count_Context) SizeVerbena() (n int) {
+	if x == nil {
+		return 0
+	}
+	return n + len(x.unknownFields)
+}
+
+// MarshalVerbena is for codec.Proto.
+func (x *Count_Context) MarshalVerbena(b []byte) []byte {
+	if x == nil {
+		return b
+	}
+	b = fastpb.PutUnknown(b, x.unknownFields)
+	return b
+}
+
+// UnmarshalVerbena is for codec.Proto.
+func (x *Count_Context) UnmarshalVerbena(src []byte) bool {
+	if x == nil {
+		return false
+	}
+	*x = Count_Context{}
+	return x.MergeVerbena(src)
+}
+
+// MergeVerbena is for messages that contain this one.
+func (x *Count_Context) MergeVerbena(src []byte) bool {
+	for len(src) > 0 {
+		tag, b := fastpb.Tag(src)
+		b = fastpb.Unknown(b, tag, &x.unknownFields)
+		if b == nil {
+			return false
+		}
+		src = b
+	}
+	return true
+}
+
+// SizeVerbena is for codec.Proto.
+func (x *Method) SizeVerbena() (n int) {
+	if x == nil {
+		return 0
+	}
+	if x.Conn != nil {
+		n += 1 + fastpb.SizeLen(x.Conn.SizeVerbena())
+	}
+	return n + len(x.unknownFields)
+}
+
+// MarshalVerbena is for codec.Proto.
+func (x *Method) MarshalVerbena(b []byte) []byte {
+	if x == nil {
+		return b
+	}
+	b = fastpb.PutUnknown(b, x.unknownFields)
+	if x.Conn != nil {
+		b = fastpb.PutMessage(b, x.Conn)
+		b = fastpb.PutTag(b, 1<<3|fastpb.LEN)
+	}
+	return b
+}
+
+// UnmarshalVerbena is for codec.Proto.
+func (x *Method) UnmarshalVerbena(src []byte) bool {
+	if x == nil {
+		return false
+	}
+	*x = Method{}
+	return x.MergeVerbena(src)
+}
+
+// MergeVerbena is for messages that contain this one.
+func (x *Method) MergeVerbena(src []byte) bool {
+	for len(src) > 0 {
+		tag, b := fastpb.Tag(src)
+		switch tag {
+		case 1<<3 | fastpb.LEN:
+			b = fastpb.Message(b, fastpb.Present(&x.Conn))
+		default:
+			b = fastpb.Unknown(b, tag, &x.unknownFields)
+		}
+		if b == nil {
+			return false
+		}
+		src = b
+	}
+	return true
+}
+
+// SizeVerbena is for codec.Proto.
+func (x *Conn) SizeVerbena() (n int) {
+	if x == nil {
+		return 0
+	}
+	return n + len(x.unknownFields)
+}
+
+// MarshalVerbena is for codec.Proto.
+func (x *Conn) MarshalVerbena(b []byte) []byte {
+	if x == nil {
+		return b
+	}
+	b = fastpb.PutUnknown(b, x.unknownFields)
+	return b
+}
+
+// UnmarshalVerbena is for codec.Proto.
+func (x *Conn) UnmarshalVerbena(src []byte) bool {
+	if x == nil {
+		return false
+	}
+	*x = Conn{}
+	return x.MergeVerbena(src)
+}
+
+// MergeVerbena is for messages that contain this one.
+func (x *Conn) MergeVerbena(src []byte) bool {
+	for len(src) > 0 {
+		tag, b := fastpb.Tag(src)
+		b = fastpb.Unknown(b, tag, &x.unknownFields)
+		if b == nil {
+			return false
+		}
+		src = b
+	}
+	return true
 }

@@ -1,0 +1,218 @@
+package rpc
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// helpedShare is the share of a session whose lane has somebody take in what is
+// put into arrives, until he is told otherwise; and what was seen of them.
+type helpedShare struct {
+	share[taskFunc]
+	arrives chan func()
+	calls   atomic.Int32
+	inside  atomic.Int32
+	waiting atomic.Int32 // as it was when the last left
+}
+
+// helpedWorkers are ten workers, and one session whose lane they may help, in a
+// bubble.
+func helpedWorkers(t *testing.T) (*workers[taskFunc], *helpedShare) {
+	w, h := taskWorkers(10, 10, 10, 10), newHelpedShare()
+	t.Cleanup(func() {
+		w.close()
+		pause()
+	})
+	return w, h
+}
+
+// pause lets who helps see what there is.
+func pause() {
+	time.Sleep(5 * time.Millisecond)
+	synctest.Wait()
+}
+
+func newHelpedShare() *helpedShare {
+	h := &helpedShare{arrives: make(chan func())}
+	h.maxBytes = 100
+	h.share.help = h.help
+	return h
+}
+
+func (h *helpedShare) help(done <-chan struct{}, waiting *atomic.Int32) bool {
+	h.calls.Add(1)
+	h.inside.Add(1)
+	defer h.inside.Add(-1)
+	for len(done) == 0 {
+		select {
+		case f := <-h.arrives:
+			f()
+		case <-time.After(time.Millisecond):
+		}
+	}
+	h.waiting.Store(waiting.Load())
+	return true
+}
+
+// warm has one worker of w help h.
+func (h *helpedShare) warm(t *testing.T, w *workers[taskFunc]) {
+	t.Helper()
+	for range 2 { // what the first does is not known to be short
+		require.True(t, w.submit(&h.share, func() {}))
+		pause()
+	}
+	require.EqualValues(t, 1, h.inside.Load())
+	require.Equal(t, 1, workersOf(w))
+}
+
+// A worker whose tasks are short takes in the next itself, and nobody is woken.
+func TestWorkerHelps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, h := helpedWorkers(t)
+		h.warm(t, w)
+		for range 10 {
+			inside, ran := false, false
+			h.arrives <- func() {
+				inside = true
+				w.submit(&h.share, func() { require.False(t, inside); ran = true })
+				inside = false
+			}
+			pause()
+			require.True(t, ran)
+			require.EqualValues(t, 1, h.waiting.Load(), "nobody else need be served")
+		}
+		require.Equal(t, 1, workersOf(w))
+	})
+}
+
+// A worker whose last tasks took long does not help: others would wait while it
+// runs the next.
+func TestWorkerOfLongTasksSleeps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, h := helpedWorkers(t)
+		for range 10 {
+			w.submit(&h.share, func() { time.Sleep(shortRun + 1) })
+			pause()
+		}
+		require.Zero(t, h.calls.Load())
+		h.warm(t, w)
+	})
+}
+
+// What comes besides the task of who helps is run by others, if that blocks.
+func TestHelperGetsMoreThanOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, h := helpedWorkers(t)
+		h.warm(t, w)
+		free := make(chan struct{})
+		ran := 0
+		h.arrives <- func() {
+			w.submit(&h.share, func() { <-free })
+			w.submit(&h.share, func() { ran++ })
+		}
+		pause()
+		require.Equal(t, 1, ran)
+		require.EqualValues(t, 2, h.waiting.Load(), "somebody goes on in its place")
+		require.Zero(t, h.inside.Load(), "somebody helps while a task runs")
+		w.submit(&h.share, func() { ran++ })
+		synctest.Wait()
+		require.Equal(t, 2, ran)
+		close(free)
+	})
+}
+
+// A worker that helps ends when it is trimmed, and at the close.
+func TestHelpEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, h := helpedWorkers(t)
+		h.warm(t, w)
+		time.Sleep(3 * idleTime)
+		require.Zero(t, workersOf(w))
+		require.Zero(t, h.inside.Load())
+		h.warm(t, w)
+		w.close()
+		pause()
+		require.Zero(t, h.inside.Load())
+	})
+}
+
+// Tasks come from who helps and from others at once: each runs, and one worker
+// helps at most.
+func TestHelpersTakeTurns(t *testing.T) {
+	const sources, each = 3, 3000
+	w, h := taskWorkers(4, sources*each, 4, sources*each), newHelpedShare()
+	h.maxBytes = sources * each
+	defer w.close()
+	var ran sync.WaitGroup
+	var most, helped atomic.Int32
+	submit := func() { w.submit(&h.share, ran.Done) }
+	h.share.help = func(done <-chan struct{}, _ *atomic.Int32) bool {
+		if h.inside.Add(1) > 1 {
+			most.Store(2)
+		}
+		defer h.inside.Add(-1)
+		helped.Add(1)
+		for range 100 {
+			select {
+			case f := <-h.arrives:
+				f()
+			default:
+			}
+			if len(done) > 0 {
+				return true
+			}
+		}
+		return rand.N(4) > 0
+	}
+	ran.Add(sources * each)
+	for source := range sources {
+		go func() {
+			for range each {
+				if source > 0 {
+					submit()
+				} else {
+					select {
+					case h.arrives <- submit:
+					case <-time.After(100 * time.Microsecond):
+						submit()
+					}
+				}
+				if rand.N(8) == 0 {
+					time.Sleep(rand.N(100 * time.Microsecond))
+				}
+			}
+		}()
+	}
+	ran.Wait()
+	require.Zero(t, most.Load(), "two helped at once")
+	require.NotZero(t, helped.Load())
+}
+
+// A worker helps after handlers that return soon, and never after those that block.
+func TestServerHelpsAfterShortHandlers(t *testing.T) {
+	for _, c := range []struct {
+		takes time.Duration
+		helps bool
+	}{{0, true}, {shortRun / 2, true}, {2 * shortRun, false}, {time.Second / 2, false}} {
+		synctest.Test(t, func(t *testing.T) {
+			r := join(t, func(_ context.Context, req *[]byte) (*[]byte, error) {
+				time.Sleep(c.takes)
+				return req, nil
+			})
+			defer r.close()
+			for range 3 {
+				_, err := r.echo(t.Context(), "hello")
+				require.NoError(t, err)
+				synctest.Wait()
+			}
+			require.Equal(t, c.helps, r.remote.helped.Load() > 0, c.takes.String())
+		})
+	}
+}
