@@ -221,7 +221,7 @@ var decodings = map[string]struct {
 	"tag above 32 bits":              {wire(1<<35|2<<3, 1), false},
 	"value above 64 bits":            {wire(2<<3, "\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02"), false},
 	"value of eleven bytes":          {wire(2<<3, "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"), false},
-	"value above 32 bits":            {wire(2<<3, 1<<40|5, 3<<3, 1<<40|5, 4<<3, 1<<40|5, 16<<3, 1<<40|5), true},
+	"value above 32 bits":            {wire(2<<3, 1<<32|5, 3<<3, 1<<32|5, 4<<3, 1<<32|5, 16<<3, 1<<32|5), true},
 	"bool above one":                 {wire(1<<3, 1<<40), true},
 	"field 0":                        {wire(0, 1), false},
 	"greatest field":                 {wire((1<<29-1)<<3, 1), true},
@@ -388,6 +388,10 @@ func TestFastMessageThatChanges(t *testing.T) {
 func TestFastAllocations(t *testing.T) {
 	claims := wire(15<<3|2, 1<<40, 42<<3|2, 1<<40)
 	require.LessOrEqual(t, testing.AllocsPerRun(100, func() { new(testpb.All).UnmarshalVerbena(claims) }), 1.0)
+
+	var list testpb.All
+	require.True(t, list.UnmarshalVerbena(wire(42<<3|2, 3, 1, 2, 3)))
+	require.LessOrEqual(t, cap(list.Int32S), 8)
 
 	in, out := &testpb.Payload{Data: make([]byte, 4096)}, new(testpb.Payload)
 	buf := make([]byte, in.SizeVerbena())

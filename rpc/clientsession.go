@@ -84,36 +84,25 @@ func (s *clientSession) exchange(ctx context.Context, p *pending, id uint64, m *
 		s.withdraw(p, id)
 		return unsent(ctx, m, err)
 	}
-	s.help(ctx, p)
-	defer s.waiting.Add(-1)
-	// A select costs 100 ns more than a receive, and where the peer is quick the
-	// outcome may be there.
-	canceled := ctx.Done()
-	if canceled == nil || len(p.done) > 0 {
-		<-p.done
-		return conclude(m, p.outcome, resp)
-	}
-	select {
-	case <-p.done:
-		return conclude(m, p.outcome, resp)
-	case <-canceled:
-	}
-	if !p.end(id) {
-		<-p.done // it is on its way
-		return conclude(m, p.outcome, resp)
+	if s.await(ctx, p, id) {
+		return conclude(m, &p.outcome, resp)
 	}
 	// A header without the deadline is that of one too far for it.
 	s.cancel(p, id, ctx.Err() == context.DeadlineExceeded && p.header.Arg != 0)
 	return interrupted(ctx, MaybeExecuted, m, context.Canceled)
 }
 
-// help takes in what arrives while the call is the only one that waits, and so
-// saves it from being woken.
-func (s *clientSession) help(ctx context.Context, p *pending) {
+// await waits for the outcome of a call; false: ctx has ended it. While the call
+// is the only one that waits, it helps to take in what arrives, which saves it
+// from being woken.
+func (s *clientSession) await(ctx context.Context, p *pending, id uint64) bool {
 	if s.waiting.Add(1) == 1 {
 		for len(p.done) == 0 && s.lane.Help(p.done, &s.waiting) && s.waiting.Load() == 1 && ctx.Err() == nil {
 		}
 	}
+	there := p.await(id, ctx.Done())
+	s.waiting.Add(-1)
+	return there
 }
 
 // request sends the request. After an error the server never sees it.
@@ -166,7 +155,7 @@ func unsent(ctx context.Context, m *Method, err error) *Error {
 }
 
 // conclude makes the result of a call out of what ended it.
-func conclude(m *Method, out outcome, resp any) *Error {
+func conclude(m *Method, out *outcome, resp any) *Error {
 	switch {
 	case out.ended != nil:
 		return failed(Unavailable, MaybeExecuted, m, out.ended)
@@ -183,7 +172,7 @@ func conclude(m *Method, out outcome, resp any) *Error {
 }
 
 // peerError is the error that the server sent.
-func peerError(out outcome) *Error {
+func peerError(out *outcome) *Error {
 	defer release(out.payload)
 	e := &Error{Code: Code(out.code), Delivery: Executed, fromPeer: true}
 	if out.flags&wire.Unseen != 0 {

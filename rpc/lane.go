@@ -60,8 +60,14 @@ func isEncodeError(err error) bool {
 
 // sizeOf is the encoded size of msg; above limit it is a sizeError.
 func sizeOf(c codec.Codec, msg any, limit int) (n int, err error) {
-	defer caught(c, &err)
+	returned := false
+	defer func() {
+		if !returned {
+			err = panicked(c, recover())
+		}
+	}()
 	n, err = c.Size(msg)
+	returned = true
 	switch {
 	case err != nil:
 		return 0, &encodeError{err}
@@ -73,12 +79,10 @@ func sizeOf(c codec.Codec, msg any, limit int) (n int, err error) {
 	return n, nil
 }
 
-// caught makes a panic of the codec, as when another goroutine changes the
+// panicked makes a panic of the codec, as when another goroutine changes the
 // message meanwhile, an error: what is reserved for the call is not ours to lose.
-func caught(c codec.Codec, err *error) {
-	if v := recover(); v != nil {
-		*err = &encodeError{fmt.Errorf("codec %s panicked: %v", c.Name(), v)}
-	}
+func panicked(c codec.Codec, v any) error {
+	return &encodeError{fmt.Errorf("codec %s panicked: %v", c.Name(), v)}
 }
 
 // sizeError is a message that the peer would not take.
@@ -99,8 +103,14 @@ func encode(c codec.Codec, msg any, n int) (*pool.Buf, error) {
 
 // marshal fills dst with msg exactly.
 func marshal(c codec.Codec, dst []byte, msg any) (err error) {
-	defer caught(c, &err)
+	returned := false
+	defer func() {
+		if !returned {
+			err = panicked(c, recover())
+		}
+	}()
 	n, err := c.MarshalTo(dst, msg)
+	returned = true
 	switch {
 	case err != nil:
 		return &encodeError{err}

@@ -48,11 +48,12 @@ type peer struct {
 	maxCalls   int            // calls at once that the client was told it may make
 	share      share[arrival] // of the server's workers
 	waiting    atomic.Int64   // bytes of replies in wait
-	active     atomic.Int64   // calls that the client may take for its own: not answered, or just now
-	calls      arrived        // likewise
+	calls      arrived        // that the client may take for its own: not answered, or just now
+	settled    atomic.Int64   // calls that were among them
 
-	slab   []callContext // contexts to be; of the delivering goroutine
-	inline serverCall    // likewise: what inline handlers serve
+	begun  int64         // calls that were ever among calls; of the delivering goroutine, as are the next two
+	slab   []callContext // contexts to be
+	inline serverCall    // what inline handlers serve
 
 	mu      sync.Mutex
 	outbox  fifo[message]
@@ -110,7 +111,7 @@ func (p *peer) begin(m transport.Message) {
 		p.refuse(m, Unimplemented, "the server takes no streams")
 	case s.draining.Load():
 		p.refuse(m, Unavailable, errShuttingDown.Error())
-	case p.active.Load() >= int64(p.maxCalls):
+	case p.begun-p.settled.Load() >= int64(p.maxCalls):
 		p.refuse(m, ResourceExhausted, errTooManyCalls.Error())
 	default:
 		p.start(m, method)
@@ -125,7 +126,7 @@ func (p *peer) start(m transport.Message, method *method) {
 		p.session.Close(fmt.Errorf("rpc: peer uses call id %#x twice", m.Call))
 		return
 	}
-	p.active.Add(1)
+	p.begun++
 	a := arrival{p, method, ctx, m.Payload}
 	if method.inline {
 		p.server.stats.inline.Add(1)
@@ -161,7 +162,7 @@ func (p *peer) newContext(m transport.Message) *callContext {
 // so that nobody will cancel it, and the client may make another.
 func (p *peer) settle(ctx *callContext) {
 	p.calls.remove(ctx)
-	p.active.Add(-1)
+	p.settled.Add(1)
 }
 
 // refuse answers a call that no handler has seen.

@@ -32,8 +32,9 @@ func (a arrival) size() int {
 // it belongs to, or on the delivering goroutine for inline handlers.
 type serverCall struct {
 	arrival             // payload is nil once it is received
+	serving bool        // the handler has not returned yet
 	settled bool        // it is out of the peer's books
-	handled int64       // when the handler had returned, as clock tells it; 0: it has not, or failed
+	handled int64       // when the handler had returned, as clock tells it; 0: nobody need know, or it failed
 	header  wire.Header // of the reply
 	bytes   []byte      // the response of UnaryBytes
 }
@@ -44,7 +45,12 @@ func (c *serverCall) run(a arrival) int64 {
 	defer c.finish()
 	switch err := c.ctx.Err(); err {
 	case nil:
-		c.serve()
+		c.serving = true
+		err := c.method.serve(c)
+		c.serving = false
+		if err != nil {
+			c.fail(err, 0)
+		}
 	case context.DeadlineExceeded:
 		c.fail(failed(DeadlineExceeded, NotExecuted, c.method.Method, err), wire.Unseen)
 	default:
@@ -54,6 +60,9 @@ func (c *serverCall) run(a arrival) int64 {
 }
 
 func (c *serverCall) finish() {
+	if c.serving {
+		c.panicked(recover())
+	}
 	c.settle()
 	c.ctx.end()
 	release(c.payload)
@@ -67,23 +76,13 @@ func (c *serverCall) settle() {
 	}
 }
 
-func (c *serverCall) serve() {
-	returned := false
-	defer func() {
-		if returned {
-			return
-		}
-		s := c.peer.server
-		s.stats.panics.Add(1)
-		// Without a panic, recover gives nil: the handler called Goexit.
-		s.config.onError(&PanicError{Method: c.method.Name, Value: recover(), Stack: debug.Stack()})
-		c.fail(Errorf(Internal, "handler panicked"), 0)
-	}()
-	err := c.method.serve(c)
-	returned = true
-	if err != nil {
-		c.fail(err, 0)
-	}
+// panicked answers a call whose handler panicked with v; nil: it called Goexit.
+func (c *serverCall) panicked(v any) {
+	c.serving = false
+	s := c.peer.server
+	s.stats.panics.Add(1)
+	s.config.onError(&PanicError{Method: c.method.Name, Value: v, Stack: debug.Stack()})
+	c.fail(Errorf(Internal, "handler panicked"), 0)
 }
 
 // receive decodes the request. It is called once.
@@ -106,7 +105,9 @@ func (c *serverCall) borrow() []byte {
 
 // send answers with resp. The error is one to answer with instead.
 func (c *serverCall) send(resp any) error {
-	c.handled = clock()
+	if !c.method.inline && c.peer.server.workers.oneTask() {
+		c.handled = clock()
+	}
 	if c.ctx.isCanceled() {
 		return context.Canceled
 	}

@@ -83,23 +83,24 @@ type share[T sized] struct {
 type worker[T sized] struct {
 	search chan struct{} // capacity 1
 	ends   bool          // set before it is told
-	run    func(T) int64 // nil until it has begun; returns when the task was done, but for its answer, or 0
+	run    func(T) int64 // nil until it has begun; returns when the task was done but for its answer; 0: nobody knows
 
 	// Of its goroutine, as clock tells it.
 	told    int64 // when it was told to search; 0: never
-	ran     int64 // when its last task was done; 0: nobody knows
+	ran     int64 // when its last task was done; before told: nobody knows
 	yielded int64 // when other goroutines could run, unless they could since
 }
 
 // submit has t, of the session with that share, run, or refuses it.
 func (w *workers[T]) submit(sh *share[T], t T) bool {
 	w.mu.Lock()
-	if !w.admits(sh, t) {
+	size := int64(t.size())
+	if !w.admits(sh, size) {
 		w.mu.Unlock()
 		return false
 	}
 	sh.queue.push(t)
-	sh.bytes += int64(t.size())
+	sh.bytes += size
 	w.tasks.Add(1)
 	w.enlist(sh)
 	k := w.rouse()
@@ -108,7 +109,7 @@ func (w *workers[T]) submit(sh *share[T], t T) bool {
 	return true
 }
 
-func (w *workers[T]) admits(sh *share[T], t T) bool {
+func (w *workers[T]) admits(sh *share[T], size int64) bool {
 	all, own := int(w.tasks.Load()), sh.running+sh.queue.len()
 	switch {
 	case w.refusing:
@@ -116,7 +117,7 @@ func (w *workers[T]) admits(sh *share[T], t T) bool {
 	case all < w.limit && own < w.shareLimit:
 		return true // it need not wait for another to end
 	}
-	return all < w.limit+w.queueLimit && own < w.shareLimit+w.shareQueue && sh.bytes+int64(t.size()) <= sh.maxBytes
+	return all < w.limit+w.queueLimit && own < w.shareLimit+w.shareQueue && sh.bytes+size <= sh.maxBytes
 }
 
 // enlist puts a session in line if it has a task that may run.
@@ -234,7 +235,7 @@ func (k *worker[T]) wait(w *workers[T], last *share[T], alone bool) bool {
 }
 
 func (k *worker[T]) help(w *workers[T], last *share[T]) {
-	if k.told == 0 || k.ran == 0 || k.ran-k.told > int64(shortRun) {
+	if k.told == 0 || k.ran < k.told || k.ran-k.told > int64(shortRun) {
 		return
 	}
 	if k.ran-k.yielded > int64(yieldEvery) {
@@ -264,6 +265,10 @@ func (w *workers[T]) rest(k *worker[T]) {
 		w.trimmer = time.AfterFunc(idleTime, w.trim)
 	}
 }
+
+// oneTask says whether no other task waits or runs: then the worker of the task
+// may come to help.
+func (w *workers[T]) oneTask() bool { return w.tasks.Load() == 1 }
 
 // busy is how many tasks run or wait, and how many have begun.
 func (w *workers[T]) busy() (now int, begun uint64) {

@@ -12,6 +12,7 @@ import (
 const (
 	fastpbPackage = protogen.GoImportPath("github.com/verbena-rpc/verbena/codec/fastpb")
 	mathPackage   = protogen.GoImportPath("math")
+	slicesPackage = protogen.GoImportPath("slices")
 )
 
 // kind is how fields of one kind are encoded.
@@ -161,21 +162,28 @@ func (w fastWriter) marshal(message string, fields []field) {
 	w.P("}")
 	w.P("b = ", w.fastpb("PutUnknown"), "(b, x.unknownFields)")
 	for _, f := range slices.Backward(fields) {
-		put := func(wire string, value ...any) {
-			w.P(append([]any{"b = "}, value...)...)
-			w.P("b = ", w.fastpb("PutTag"), "(b, ", f.tag(w.fastpb(wire)), ")")
-		}
+		put := func(value string) { w.P("b = ", w.fastpb("Put"+f.name), "(b, ", value, ")") }
+		putTag := func(wire string) { w.P("b = ", w.fastpb("PutTag"), "(b, ", f.tag(w.fastpb(wire)), ")") }
 		switch {
 		case f.packed:
 			w.P("if len(", f.at, ") > 0 {")
-			put("LEN", w.fastpb("PutPacked"), "(b, ", f.at, ", ", w.fastpb("Put"+f.name), ")")
+			w.P("end := len(b)")
+			w.P("for _, v := range ", slicesPackage.Ident("Backward"), "(", f.at, ") {")
+			put("v")
+			w.P("}")
+			w.P("b = ", w.fastpb("PutLen"), "(b, end-len(b))")
+			putTag("LEN")
 			w.P("}")
 		case f.list:
-			w.P("for _, v := range ", protogen.GoImportPath("slices").Ident("Backward"), "(", f.at, ") {")
-			put(f.wire, w.fastpb("Put"+f.name), "(b, v)")
+			w.P("for _, v := range ", slicesPackage.Ident("Backward"), "(", f.at, ") {")
+			put("v")
+			putTag(f.wire)
 			w.P("}")
 		default:
-			w.present(f, func(v string) { put(f.wire, w.fastpb("Put"+f.name), "(b, ", v, ")") })
+			w.present(f, func(value string) {
+				put(value)
+				putTag(f.wire)
+			})
 		}
 	}
 	w.P("return b")
@@ -223,7 +231,12 @@ func (w fastWriter) take(f field) {
 	w.P("b = ", w.fastpb(w.taker(f)), "(b, ", w.target(f), ")")
 	if f.list && f.wire != "LEN" {
 		w.P("case ", f.tag(w.fastpb("LEN")), ":")
-		w.P("b = ", w.fastpb("Packed"), "(b, &", f.at, ", ", max(f.size, 1), ", ", w.fastpb(f.name), ")")
+		w.P("p, rest := ", w.fastpb("Part"), "(b)")
+		w.P(f.at, " = ", slicesPackage.Ident("Grow"), "(", f.at, ", ", w.elements(f), ")")
+		w.P("for len(p) > 0 {")
+		w.P("p = ", w.fastpb(f.name), "(p, ", w.target(f), ")")
+		w.P("}")
+		w.P("b = ", w.fastpb("After"), "(p, rest)")
 	}
 }
 
@@ -273,6 +286,17 @@ func (w fastWriter) sizeOfElements(f field) string {
 		return fmt.Sprintf("len(%s)", f.at)
 	}
 	return fmt.Sprintf("%d*len(%s)", f.size, f.at)
+}
+
+// elements is how many elements the part p of a packed field has.
+func (w fastWriter) elements(f field) string {
+	switch f.size {
+	case 0:
+		return w.fastpb("Varints") + "(p)"
+	case 1:
+		return "len(p)"
+	}
+	return fmt.Sprintf("len(p)/%d", f.size)
 }
 
 // taker is the function that decodes a value.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -22,7 +23,7 @@ import (
 
 // run gives the generator what protoc would give it for the named file of
 // testdata/protos.binpb.
-func run(t *testing.T, file string) (*pluginpb.CodeGeneratorResponse, error) {
+func run(t *testing.T, file string, parameters ...string) (*pluginpb.CodeGeneratorResponse, error) {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join("testdata", "protos.binpb"))
 	require.NoError(t, err)
@@ -30,7 +31,7 @@ func run(t *testing.T, file string) (*pluginpb.CodeGeneratorResponse, error) {
 	require.NoError(t, proto.Unmarshal(b, &set))
 	plugin, err := protogen.Options{}.New(&pluginpb.CodeGeneratorRequest{
 		FileToGenerate: []string{file},
-		Parameter:      proto.String("paths=source_relative"),
+		Parameter:      proto.String(strings.Join(append(parameters, "paths=source_relative"), ",")),
 		ProtoFile:      set.File,
 	})
 	require.NoError(t, err)
@@ -40,14 +41,28 @@ func run(t *testing.T, file string) (*pluginpb.CodeGeneratorResponse, error) {
 
 // The output is what is committed, which compiles, or this test would not.
 func TestGolden(t *testing.T) {
-	resp, err := run(t, "testpb.proto")
+	for file, dir := range map[string]string{
+		"testpb": "internal/testpb",
+		"plain":  "../../codec/internal/testpb",
+		"legacy": "../../codec/internal/testpb",
+	} {
+		resp, err := run(t, file+".proto")
+		require.NoError(t, err)
+		require.Empty(t, resp.GetError())
+		require.Len(t, resp.File, 1)
+		require.Equal(t, file+"_verbena.pb.go", resp.File[0].GetName())
+		want, err := os.ReadFile(filepath.Join(filepath.FromSlash(dir), resp.File[0].GetName()))
+		require.NoError(t, err)
+		require.Equal(t, string(want), resp.File[0].GetContent(), "run go generate if the change is meant")
+	}
+}
+
+// Fields of the opaque API are not for generated code of others to touch.
+func TestHiddenFields(t *testing.T) {
+	resp, err := run(t, "testpb.proto", "default_api_level=API_OPAQUE")
 	require.NoError(t, err)
-	require.Empty(t, resp.GetError())
-	require.Len(t, resp.File, 1)
-	require.Equal(t, "testpb_verbena.pb.go", resp.File[0].GetName())
-	want, err := os.ReadFile(filepath.Join("internal", "testpb", resp.File[0].GetName()))
-	require.NoError(t, err)
-	require.Equal(t, string(want), resp.File[0].GetContent(), "run go generate if the change is meant")
+	require.Contains(t, resp.File[0].GetContent(), "// AddRequest is left to protobuf: its fields are hidden.")
+	require.NotContains(t, resp.File[0].GetContent(), "SizeVerbena")
 }
 
 func TestFilesWithoutServices(t *testing.T) {

@@ -3,7 +3,6 @@ package fastpb
 import (
 	"encoding/binary"
 	"math"
-	"slices"
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -11,6 +10,9 @@ import (
 
 // PutVarint puts an integer.
 func PutVarint[T Int32 | Int64](b []byte, v T) []byte { return putVarint(b, uint64(v)) }
+
+// PutLen puts the length of n bytes that were put before.
+func PutLen(b []byte, n int) []byte { return putVarint(b, uint64(n)) }
 
 // PutTag puts the tag of a field, whose value was put before.
 func PutTag(b []byte, tag uint64) []byte { return putVarint(b, tag) }
@@ -70,7 +72,7 @@ func PutBytes(b, v []byte) []byte {
 		return nil
 	}
 	copy(b[at:], v)
-	return putVarint(b[:at], uint64(len(v)))
+	return PutLen(b[:at], len(v))
 }
 
 // PutString puts a string of valid UTF-8 with its length before it.
@@ -88,29 +90,20 @@ func PutAnyString(b []byte, v string) []byte {
 		return nil
 	}
 	copy(b[at:], v)
-	return putVarint(b[:at], uint64(len(v)))
+	return PutLen(b[:at], len(v))
 }
 
 // PutMessage puts a message with its length before it; a nil one is empty.
 func PutMessage(b []byte, m interface{ MarshalVerbena([]byte) []byte }) []byte {
 	end := len(b)
 	b = m.MarshalVerbena(b)
-	return putVarint(b, uint64(end-len(b)))
-}
-
-// PutPacked puts the elements of a packed field with their length before them.
-func PutPacked[T any](b []byte, list []T, put func([]byte, T) []byte) []byte {
-	end := len(b)
-	for _, v := range slices.Backward(list) {
-		b = put(b, v)
-	}
-	return putVarint(b, uint64(end-len(b)))
+	return PutLen(b, end-len(b))
 }
 
 // PutUnknown puts fields that Unknown has kept.
 func PutUnknown(b, kept []byte) []byte {
 	at := len(b) - len(kept)
-	if at < 0 || b == nil {
+	if at < 0 {
 		return nil
 	}
 	copy(b[at:], kept)

@@ -3,7 +3,6 @@ package fastpb
 import (
 	"encoding/binary"
 	"math"
-	"slices"
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -12,14 +11,14 @@ import (
 // Tag takes the tag of a field; 0 if it is not valid.
 func Tag(b []byte) (tag uint64, rest []byte) { return varint(b) }
 
+// varint has most tags and lengths in its first lines.
 func varint(b []byte) (v uint64, rest []byte) {
 	if len(b) > 0 && b[0] < 0x80 {
 		return uint64(b[0]), b[1:]
 	}
-	return longVarint(b)
-}
-
-func longVarint(b []byte) (v uint64, rest []byte) {
+	if len(b) > 1 && b[1] < 0x80 {
+		return uint64(b[0]&0x7F) | uint64(b[1])<<7, b[2:]
+	}
 	v, n := protowire.ConsumeVarint(b)
 	if n < 0 {
 		return 0, nil
@@ -89,8 +88,9 @@ func Double(b []byte, v *float64) []byte {
 	return b
 }
 
-// part takes what has its length before it. It is nil only if rest is.
-func part(b []byte) (p, rest []byte) {
+// Part takes what has its length before it, and leaves it where it is. It is
+// nil only if rest is.
+func Part(b []byte) (p, rest []byte) {
 	n, b := varint(b)
 	if n > uint64(len(b)) {
 		return nil, nil
@@ -100,7 +100,7 @@ func part(b []byte) (p, rest []byte) {
 
 // Bytes takes bytes, none of which are nil.
 func Bytes(b []byte, v *[]byte) []byte {
-	p, rest := part(b)
+	p, rest := Part(b)
 	if len(p) == 0 {
 		*v = nil
 		return rest
@@ -114,7 +114,7 @@ func Bytes(b []byte, v *[]byte) []byte {
 // PresentBytes takes bytes for a field, or an element, that may be there and
 // empty. They are not nil.
 func PresentBytes(b []byte, v *[]byte) []byte {
-	p, rest := part(b)
+	p, rest := Part(b)
 	own := make([]byte, len(p))
 	copy(own, p)
 	*v = own
@@ -123,7 +123,7 @@ func PresentBytes(b []byte, v *[]byte) []byte {
 
 // String takes a string of valid UTF-8.
 func String(b []byte, v *string) []byte {
-	p, rest := part(b)
+	p, rest := Part(b)
 	if !utf8.Valid(p) {
 		return nil
 	}
@@ -133,28 +133,34 @@ func String(b []byte, v *string) []byte {
 
 // AnyString takes a string in any encoding.
 func AnyString(b []byte, v *string) []byte {
-	p, rest := part(b)
+	p, rest := Part(b)
 	*v = string(p)
 	return rest
 }
 
 // Message takes a message and merges it into m.
 func Message(b []byte, m interface{ MergeVerbena([]byte) bool }) []byte {
-	p, rest := part(b)
-	if rest == nil || !m.MergeVerbena(p) {
+	p, rest := Part(b)
+	if !m.MergeVerbena(p) {
 		return nil
 	}
 	return rest
 }
 
-// Packed takes elements, at least min bytes each, and adds them to the list.
-// No more room is made for them than min and the bytes that are there allow.
-func Packed[T any](b []byte, list *[]T, min int, take func([]byte, *T) []byte) []byte {
-	p, rest := part(b)
-	*list = slices.Grow(*list, len(p)/min)
-	for len(p) > 0 {
-		p = take(p, Next(list))
+// Varints is the number of integers in the value of a packed field.
+func Varints(p []byte) int {
+	n := 0
+	for _, c := range p {
+		if c < 0x80 {
+			n++
+		}
 	}
+	return n
+}
+
+// After is the rest that follows a part, of which nothing must be left; nil if
+// the part was not valid.
+func After(p, rest []byte) []byte {
 	if p == nil {
 		return nil
 	}

@@ -18,9 +18,9 @@ import (
 //
 //  1. Reserve takes a free slot, or waits for one. In parallel, lock-free.
 //  2. The caller encodes its payload into the slot. In parallel.
-//  3. Commit notes the header beside the slot and publishes the slot. In
-//     parallel, lock-free; here the order of frames is decided.
-//  4. Flush: the flusher stamps headers and posts all published frames that credit
+//  3. Commit writes the header, but for the credit and its sum, and publishes
+//     the slot. In parallel, lock-free; here the order of frames is decided.
+//  4. Flush: the flusher seals headers and posts all published frames that credit
 //     allows, up to sendBatch in one crossing. One at a time: who gets the lock
 //     of the ring. Who does not get it leaves, for the holder looks again
 //     after it let go.
@@ -43,9 +43,8 @@ const sendBatch = 32
 type sendRing struct {
 	mem      []byte
 	addr     uint64
-	key      uint32
 	slotSize int
-	inline   int // bytes
+	inline   uint32 // bytes
 
 	free      *ring.Stack
 	reserved  *ring.Stack // free slots below credit.Reserve
@@ -61,7 +60,8 @@ type sendRing struct {
 	stuck     atomic.Uint32 // classes of frames that wait for credit; written with mu held
 
 	mu     sync.Mutex // the flush lock; guards what follows
-	order  []uint32   // slot of the frame posted n-th, at n modulo length, which divides 2^32
+	order  []uint32   // slot of the frame posted n-th, at n&mask
+	mask   uint32     // length of order less one, which divides 2^32
 	queues [2]fifo    // published and not posted: frames of lanes, frames of the link
 	ticket uint32
 	wrs    [sendBatch]verbs.SendWR
@@ -72,26 +72,31 @@ type sendRing struct {
 
 // sendSlot is what is known of the frame in a slot.
 type sendSlot struct {
-	header wire.Header
-	class  transport.Class
-	length int
-	next   int32  // in its fifo
-	ticket uint32 // number of the frame among those published
+	bulk   bool         // it counts in sendRing.bulk
+	class  credit.Class // from Commit on
+	length uint32       // of the payload; from Commit on, of the frame
+	next   int32        // in its fifo
+	ticket uint32       // number of the frame among those that went to the fifos
 }
 
 func newSendRing(mem []byte, addr uint64, key uint32, cfg *Config, inline int) *sendRing {
 	n := cfg.SQDepth
+	size := 1 << bits.Len(uint(n-1))
 	r := &sendRing{
-		mem: mem, addr: addr, key: key, slotSize: cfg.SlotSize, inline: inline,
+		mem: mem, addr: addr, slotSize: cfg.SlotSize, inline: uint32(inline),
 		free: ring.NewStack(n), reserved: ring.NewStack(n), published: ring.NewQueue(n),
 		bulkLimit: int32(n-credit.Reserve) / 2, // and half the window, once that is known
 		slots:     make([]sendSlot, n),
-		order:     make([]uint32, 1<<bits.Len(uint(n-1))),
+		order:     make([]uint32, size),
+		mask:      uint32(size - 1),
 		queues:    [2]fifo{emptyFIFO, emptyFIFO},
 		returned:  make(chan struct{}, 1),
 	}
 	for slot := n - 1; slot >= 0; slot-- {
 		r.put(uint32(slot))
+	}
+	for i := range r.wrs {
+		r.wrs[i] = verbs.SendWR{Opcode: verbs.OpSend, LKey: key}
 	}
 	return r
 }
@@ -111,22 +116,21 @@ func (r *sendRing) take(class transport.Class) (slot uint32, ok bool) {
 		}
 		if slot, ok = r.free.Pop(); !ok {
 			r.bulk.Add(-1)
+			return 0, false
 		}
+		r.slots[slot].bulk = true
 	default:
 		slot, ok = r.free.Pop()
-	}
-	if ok {
-		r.slots[slot].class = class
 	}
 	return slot, ok
 }
 
 // put makes a slot free.
 func (r *sendRing) put(slot uint32) {
-	if r.slots[slot].class == transport.Bulk {
+	if e := &r.slots[slot]; e.bulk {
+		e.bulk = false
 		r.bulk.Add(-1)
 	}
-	r.slots[slot].class = transport.Small
 	if slot < credit.Reserve {
 		r.reserved.Push(slot)
 	} else {
@@ -149,7 +153,7 @@ func (r *sendRing) complete(position uint32) bool {
 		return false
 	}
 	for ; done != position+1; done++ {
-		r.put(r.order[done%uint32(len(r.order))])
+		r.put(r.order[done&r.mask])
 	}
 	r.completed.Store(done)
 	r.probe.completed(position)
@@ -178,7 +182,7 @@ func (l *link) Reserve(ctx context.Context, class transport.Class, n int) (trans
 			return transport.Slot{}, err
 		}
 	}
-	r.slots[slot].length = n
+	r.slots[slot].length = uint32(n)
 	at := int(slot)*r.slotSize + wire.HeaderSize
 	return transport.Slot{Payload: r.mem[at : at+n : at+n], Token: uint64(slot), Ref: l}, nil
 }
@@ -227,18 +231,30 @@ func (l *link) Commit(s transport.Slot, h *wire.Header) error {
 	if err := l.dead(); err != nil {
 		return err
 	}
-	e := &r.slots[slot]
-	e.header = *h
-	e.header.Length = uint32(e.length)
-	if l.sums && h.Kind.InLane() {
-		e.header.Flags |= wire.Sum
-	}
-	if e.length == 0 {
-		e.header.Flags &^= wire.Sum
-	}
+	l.draft(slot, *h)
 	r.published.Push(slot)
 	l.gaveBack()
 	return nil
+}
+
+// draft completes the frame in a slot, but for what it is sealed with.
+func (l *link) draft(slot uint32, h wire.Header) {
+	r := l.send
+	e := &r.slots[slot]
+	h.Length, h.Epoch = e.length, l.epoch
+	if l.sums && h.Kind.InLane() {
+		h.Flags |= wire.Sum
+	}
+	if h.Length == 0 {
+		h.Flags &^= wire.Sum
+	}
+	e.class, e.length = classOf(h.Kind), uint32(h.FrameSize())
+	frame := r.mem[int(slot)*r.slotSize:][:e.length]
+	h.Draft(frame)
+	if h.Flags&wire.Sum != 0 {
+		end := wire.HeaderSize + int(h.Length)
+		putSum(frame[end:], frame[wire.HeaderSize:end])
+	}
 }
 
 // Flush posts what was published. See transport.Link.
@@ -289,65 +305,69 @@ func (l *link) creditDue() bool {
 func (l *link) pump() {
 	r := l.send
 	for l.dead() == nil {
-		start, n, size := r.posted.Load(), 0, 0
-		for n < sendBatch {
-			slot, ok := l.next()
-			if !ok {
-				break
-			}
-			size += l.stamp(slot, start+uint32(n), &r.wrs[n])
-			n++
-		}
+		start := r.posted.Load()
+		n := l.gather(start)
 		if n == 0 && l.creditDue() {
 			if slot, ok := r.take(transport.Control); ok {
-				l.window.Take()
-				r.slots[slot].header = wire.Header{Kind: wire.Credit}
-				size += l.stamp(slot, start, &r.wrs[0])
+				r.slots[slot].length = 0
+				l.draft(slot, wire.Header{Kind: wire.Credit})
+				r.order[start&r.mask] = slot
 				n = 1
 			}
 		}
-		if n == 0 {
+		if n > 0 {
+			l.window.Take(n)
+			l.post(start, n)
+		}
+		if n < sendBatch { // what was published meanwhile is the next flush's
 			return
 		}
-		l.post(start, n, size)
 	}
 }
 
-// next picks the frame that leaves next: in the order of Commit, except that
-// frames of the link pass those of lanes that wait for credit.
-func (l *link) next() (slot uint32, ok bool) {
+// gather takes the frames that leave next, a batch at most, into order, from
+// start on. The order is that of Commit, except that frames of the link pass
+// those of lanes that wait for credit.
+func (l *link) gather(start uint32) (n uint32) {
 	r := l.send
-	r.sort()
+	for room := l.window.Room(); n < sendBatch; n++ {
+		slot, ok := r.next(room - n)
+		if !ok {
+			l.stall()
+			break
+		}
+		r.order[(start+n)&r.mask] = slot
+	}
+	return n
+}
+
+// next picks the frame that leaves next, if there is room for one.
+func (r *sendRing) next(room uint32) (slot uint32, ok bool) {
 	lane, own := &r.queues[credit.Data], &r.queues[credit.Link]
-	mayLane := !lane.empty() && l.window.May(credit.Data)
-	mayOwn := !own.empty() && l.window.May(credit.Link)
+	for {
+		if slot, ok = r.published.Pop(); !ok {
+			break
+		}
+		e := &r.slots[slot]
+		if lane.empty() && own.empty() && e.class.In(room) {
+			return slot, true // as most do
+		}
+		e.ticket = r.ticket
+		r.ticket++
+		r.queues[e.class].push(r.slots, slot)
+	}
+	mayLane := !lane.empty() && credit.Data.In(room)
+	mayOwn := !own.empty() && credit.Link.In(room)
 	if mayLane && mayOwn {
 		mayLane = int32(r.slots[lane.head].ticket-r.slots[own.head].ticket) < 0
 	}
 	switch {
 	case mayLane:
-		slot, ok = lane.pop(r.slots), true
+		return lane.pop(r.slots), true
 	case mayOwn:
-		slot, ok = own.pop(r.slots), true
-	default:
-		l.stall(lane, own)
-		return 0, false
+		return own.pop(r.slots), true
 	}
-	l.window.Take()
-	return slot, ok
-}
-
-// sort puts what was published into the queues. The flush lock is held.
-func (r *sendRing) sort() {
-	for {
-		slot, ok := r.published.Pop()
-		if !ok {
-			return
-		}
-		r.slots[slot].ticket = r.ticket
-		r.ticket++
-		r.queues[classOf(r.slots[slot].header.Kind)].push(r.slots, slot)
-	}
+	return 0, false
 }
 
 func classOf(k wire.Kind) credit.Class {
@@ -358,67 +378,63 @@ func classOf(k wire.Kind) credit.Class {
 }
 
 // stall notes which frames wait for credit, for sendable.
-func (l *link) stall(lane, own *fifo) {
+func (l *link) stall() {
 	r := l.send
 	var stuck uint32
-	if !lane.empty() {
-		stuck |= 1 << credit.Data
+	for class := range r.queues {
+		if !r.queues[class].empty() {
+			stuck |= 1 << class
+		}
 	}
-	if !own.empty() {
-		stuck |= 1 << credit.Link
+	old := r.stuck.Load()
+	if stuck != old {
+		r.stuck.Store(stuck)
 	}
-	if old := r.stuck.Swap(stuck); stuck&^old != 0 {
+	if stuck&^old != 0 {
 		l.stats.creditStalls.Add(1)
 	}
 }
 
-// stamp completes the frame in a slot, as the position-th of the queue, and
-// makes its work request. It returns the size of the frame.
-func (l *link) stamp(slot, position uint32, wr *verbs.SendWR) int {
+// post seals n frames and hands them to the device, in one crossing.
+func (l *link) post(start, n uint32) {
 	r := l.send
-	h := &r.slots[slot].header
-	h.Epoch, h.Credit = l.epoch, l.grants.Stamp()
-	frame := r.mem[int(slot)*r.slotSize:][:h.FrameSize()]
-	h.Put(frame)
-	if h.Flags&wire.Sum != 0 {
-		end := wire.HeaderSize + int(h.Length)
-		putSum(frame[end:], frame[wire.HeaderSize:end])
+	grant, size := l.grants.Stamp(), uint64(0)
+	for i := range n {
+		slot := r.order[(start+i)&r.mask]
+		offset, length := int(slot)*r.slotSize, r.slots[slot].length
+		wire.Seal(r.mem[offset:], grant)
+		wr := &r.wrs[i]
+		wr.ID = uint64(wrid.Make(wrid.Send, l.generation, l.ep.index, start+i))
+		wr.Addr, wr.Length, wr.Flags = r.addr+uint64(offset), length, 0
+		if length <= r.inline {
+			wr.Flags = verbs.SendInline
+		}
+		size += uint64(length)
 	}
-	r.order[position%uint32(len(r.order))] = slot
-	*wr = verbs.SendWR{
-		ID:     uint64(wrid.Make(wrid.Send, l.generation, l.ep.index, position)),
-		Addr:   r.addr + uint64(slot)*uint64(r.slotSize),
-		Length: uint32(len(frame)),
-		LKey:   r.key,
-		Opcode: verbs.OpSend,
-	}
-	if len(frame) <= r.inline {
-		wr.Flags = verbs.SendInline
-	}
-	return len(frame)
-}
-
-// post hands n stamped frames to the device, in one crossing.
-func (l *link) post(start uint32, n, size int) {
-	r := l.send
 	r.wrs[n-1].Flags |= verbs.SendSignaled
-	r.posted.Store(start + uint32(n)) // before a completion can come
-	r.probe.posted(start + uint32(n) - 1)
+	r.posted.Store(start + n) // before a completion can come
+	r.probe.posted(start + n - 1)
 	taken, err := l.ep.qp.PostSend(r.wrs[:n])
 	if err != nil {
-		if taken > 0 { // unsignalled; the slot after them is kept for the marker
-			r.unmarked = true
-			taken++
-		}
-		r.posted.Store(start + uint32(taken))
-		for i := taken; i < n; i++ {
-			r.put(r.order[(start+uint32(i))%uint32(len(r.order))])
-		}
-		l.fail(err, false)
+		l.refused(start, n, uint32(taken), err)
 		return
 	}
 	l.ep.poller.sent()
 	l.stats.framesSent.Add(uint64(n))
-	l.stats.bytesSent.Add(uint64(size))
+	l.stats.bytesSent.Add(size)
 	l.stats.sendBatches.Add(1)
+}
+
+// refused ends the link after a post of which the device took a part.
+func (l *link) refused(start, n, taken uint32, err error) {
+	r := l.send
+	if taken > 0 { // unsignalled; the slot after them is kept for the marker
+		r.unmarked = true
+		taken++
+	}
+	r.posted.Store(start + taken)
+	for i := taken; i < n; i++ {
+		r.put(r.order[(start+i)&r.mask])
+	}
+	l.fail(err, false)
 }

@@ -57,7 +57,7 @@ func TestNoInline(t *testing.T) {
 	sim.FailCall("a", "ibv_create_qp", 1, syscall.EINVAL)
 	sim.FailCall("a", "ibv_create_qp", 2, syscall.EINVAL)
 	_, links := pair(t, ends, small)
-	require.Less(t, links[0].send.inline, wire.HeaderSize)
+	require.Less(t, links[0].send.inline, uint32(wire.HeaderSize))
 	exchange(t, [2]transport.Link{links[0], links[1]})
 
 	sim.FailCall("b", "ibv_create_qp", 0, syscall.ENOMEM)

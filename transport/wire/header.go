@@ -62,8 +62,8 @@ const (
 	Unseen                       // REPLY with Error: no handler has seen the call
 )
 
-// Header is the fixed part of a frame. The checksum is computed by Put and
-// checked by Parse.
+// Header is the fixed part of a frame. The checksum is computed by Put or Seal
+// and checked by Parse.
 type Header struct {
 	Kind   Kind
 	Flags  Flags
@@ -96,6 +96,13 @@ func PayloadSum(payload []byte) uint64 { return xxhash.Sum64(payload) }
 
 // Put writes the header into the first HeaderSize bytes of b.
 func (h *Header) Put(b []byte) {
+	h.Draft(b)
+	Seal(b, h.Credit)
+}
+
+// Draft writes all of the header that is known before its frame's turn to be
+// sent. Seal writes the rest.
+func (h *Header) Draft(b []byte) {
 	b = b[:HeaderSize:HeaderSize]
 	le := binary.LittleEndian
 	le.PutUint16(b[0:], magic)
@@ -104,7 +111,6 @@ func (h *Header) Put(b []byte) {
 	le.PutUint16(b[4:], uint16(h.Flags))
 	le.PutUint16(b[6:], h.Lane)
 	le.PutUint32(b[8:], h.Length)
-	le.PutUint32(b[12:], h.Credit)
 	le.PutUint64(b[16:], h.Epoch)
 	le.PutUint32(b[24:], h.Seq)
 	le.PutUint32(b[28:], h.Ack)
@@ -112,6 +118,14 @@ func (h *Header) Put(b []byte) {
 	le.PutUint64(b[40:], h.Method)
 	le.PutUint32(b[48:], h.Total)
 	le.PutUint32(b[52:], h.Arg)
+}
+
+// Seal completes the header that Draft wrote into the first HeaderSize bytes of
+// b: the credit, and the sum over all.
+func Seal(b []byte, credit uint32) {
+	b = b[:HeaderSize:HeaderSize]
+	le := binary.LittleEndian
+	le.PutUint32(b[12:], credit)
 	le.PutUint64(b[56:], xxhash.Sum64(b[:56]))
 }
 
@@ -133,19 +147,18 @@ func (h *Header) Parse(b []byte) error {
 	if sum := le.Uint64(b[56:]); sum != xxhash.Sum64(b[:56]) {
 		return &ParseError{Field: "sum", Got: sum, Want: "XXH64 of the header"}
 	}
-	*h = Header{
-		Kind:   Kind(b[3]),
-		Flags:  Flags(le.Uint16(b[4:])),
-		Lane:   le.Uint16(b[6:]),
-		Length: le.Uint32(b[8:]),
-		Credit: le.Uint32(b[12:]),
-		Epoch:  le.Uint64(b[16:]),
-		Seq:    le.Uint32(b[24:]),
-		Ack:    le.Uint32(b[28:]),
-		Call:   le.Uint64(b[32:]),
-		Method: le.Uint64(b[40:]),
-		Total:  le.Uint32(b[48:]),
-		Arg:    le.Uint32(b[52:]),
-	}
+	// Field by field: a composite literal is made on the stack and copied.
+	h.Kind = Kind(b[3])
+	h.Flags = Flags(le.Uint16(b[4:]))
+	h.Lane = le.Uint16(b[6:])
+	h.Length = le.Uint32(b[8:])
+	h.Credit = le.Uint32(b[12:])
+	h.Epoch = le.Uint64(b[16:])
+	h.Seq = le.Uint32(b[24:])
+	h.Ack = le.Uint32(b[28:])
+	h.Call = le.Uint64(b[32:])
+	h.Method = le.Uint64(b[40:])
+	h.Total = le.Uint32(b[48:])
+	h.Arg = le.Uint32(b[52:])
 	return h.check()
 }

@@ -119,7 +119,11 @@ func (x *Old) MarshalVerbena(b []byte) []byte {
 		b = fastpb.PutTag(b, 8<<3|fastpb.LEN)
 	}
 	if len(x.Packed) > 0 {
-		b = fastpb.PutPacked(b, x.Packed, fastpb.PutVarint)
+		end := len(b)
+		for _, v := range slices.Backward(x.Packed) {
+			b = fastpb.PutVarint(b, v)
+		}
+		b = fastpb.PutLen(b, end-len(b))
 		b = fastpb.PutTag(b, 7<<3|fastpb.LEN)
 	}
 	for _, v := range slices.Backward(x.Numbers) {
@@ -174,15 +178,30 @@ func (x *Old) MergeVerbena(src []byte) bool {
 		case 5<<3 | fastpb.VARINT:
 			b = fastpb.Varint(b, fastpb.Next(&x.Kinds))
 		case 5<<3 | fastpb.LEN:
-			b = fastpb.Packed(b, &x.Kinds, 1, fastpb.Varint)
+			p, rest := fastpb.Part(b)
+			x.Kinds = slices.Grow(x.Kinds, fastpb.Varints(p))
+			for len(p) > 0 {
+				p = fastpb.Varint(p, fastpb.Next(&x.Kinds))
+			}
+			b = fastpb.After(p, rest)
 		case 6<<3 | fastpb.VARINT:
 			b = fastpb.Varint(b, fastpb.Next(&x.Numbers))
 		case 6<<3 | fastpb.LEN:
-			b = fastpb.Packed(b, &x.Numbers, 1, fastpb.Varint)
+			p, rest := fastpb.Part(b)
+			x.Numbers = slices.Grow(x.Numbers, fastpb.Varints(p))
+			for len(p) > 0 {
+				p = fastpb.Varint(p, fastpb.Next(&x.Numbers))
+			}
+			b = fastpb.After(p, rest)
 		case 7<<3 | fastpb.VARINT:
 			b = fastpb.Varint(b, fastpb.Next(&x.Packed))
 		case 7<<3 | fastpb.LEN:
-			b = fastpb.Packed(b, &x.Packed, 1, fastpb.Varint)
+			p, rest := fastpb.Part(b)
+			x.Packed = slices.Grow(x.Packed, fastpb.Varints(p))
+			for len(p) > 0 {
+				p = fastpb.Varint(p, fastpb.Next(&x.Packed))
+			}
+			b = fastpb.After(p, rest)
 		case 8<<3 | fastpb.LEN:
 			b = fastpb.Message(b, fastpb.Present(&x.Part))
 		case 9<<3 | fastpb.I64:

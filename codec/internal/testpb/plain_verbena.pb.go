@@ -314,7 +314,11 @@ func (x *All) MarshalVerbena(b []byte) []byte {
 		b = fastpb.PutTag(b, 536870911<<3|fastpb.VARINT)
 	}
 	if len(x.Bools) > 0 {
-		b = fastpb.PutPacked(b, x.Bools, fastpb.PutBool)
+		end := len(b)
+		for _, v := range slices.Backward(x.Bools) {
+			b = fastpb.PutBool(b, v)
+		}
+		b = fastpb.PutLen(b, end-len(b))
 		b = fastpb.PutTag(b, 2041<<3|fastpb.LEN)
 	}
 	for _, v := range slices.Backward(x.LooseFixed32S) {
@@ -346,7 +350,11 @@ func (x *All) MarshalVerbena(b []byte) []byte {
 		b = fastpb.PutTag(b, 57<<3|fastpb.LEN)
 	}
 	if len(x.Kinds) > 0 {
-		b = fastpb.PutPacked(b, x.Kinds, fastpb.PutVarint)
+		end := len(b)
+		for _, v := range slices.Backward(x.Kinds) {
+			b = fastpb.PutVarint(b, v)
+		}
+		b = fastpb.PutLen(b, end-len(b))
 		b = fastpb.PutTag(b, 56<<3|fastpb.LEN)
 	}
 	for _, v := range slices.Backward(x.Bytess) {
@@ -358,51 +366,99 @@ func (x *All) MarshalVerbena(b []byte) []byte {
 		b = fastpb.PutTag(b, 54<<3|fastpb.LEN)
 	}
 	if len(x.Doubles) > 0 {
-		b = fastpb.PutPacked(b, x.Doubles, fastpb.PutDouble)
+		end := len(b)
+		for _, v := range slices.Backward(x.Doubles) {
+			b = fastpb.PutDouble(b, v)
+		}
+		b = fastpb.PutLen(b, end-len(b))
 		b = fastpb.PutTag(b, 53<<3|fastpb.LEN)
 	}
 	if len(x.Fixed64S) > 0 {
-		b = fastpb.PutPacked(b, x.Fixed64S, fastpb.PutFixed64)
+		end := len(b)
+		for _, v := range slices.Backward(x.Fixed64S) {
+			b = fastpb.PutFixed64(b, v)
+		}
+		b = fastpb.PutLen(b, end-len(b))
 		b = fastpb.PutTag(b, 52<<3|fastpb.LEN)
 	}
 	if len(x.Sfixed64S) > 0 {
-		b = fastpb.PutPacked(b, x.Sfixed64S, fastpb.PutFixed64)
+		end := len(b)
+		for _, v := range slices.Backward(x.Sfixed64S) {
+			b = fastpb.PutFixed64(b, v)
+		}
+		b = fastpb.PutLen(b, end-len(b))
 		b = fastpb.PutTag(b, 51<<3|fastpb.LEN)
 	}
 	if len(x.Floats) > 0 {
-		b = fastpb.PutPacked(b, x.Floats, fastpb.PutFloat)
+		end := len(b)
+		for _, v := range slices.Backward(x.Floats) {
+			b = fastpb.PutFloat(b, v)
+		}
+		b = fastpb.PutLen(b, end-len(b))
 		b = fastpb.PutTag(b, 50<<3|fastpb.LEN)
 	}
 	if len(x.Fixed32S) > 0 {
-		b = fastpb.PutPacked(b, x.Fixed32S, fastpb.PutFixed32)
+		end := len(b)
+		for _, v := range slices.Backward(x.Fixed32S) {
+			b = fastpb.PutFixed32(b, v)
+		}
+		b = fastpb.PutLen(b, end-len(b))
 		b = fastpb.PutTag(b, 49<<3|fastpb.LEN)
 	}
 	if len(x.Sfixed32S) > 0 {
-		b = fastpb.PutPacked(b, x.Sfixed32S, fastpb.PutFixed32)
+		end := len(b)
+		for _, v := range slices.Backward(x.Sfixed32S) {
+			b = fastpb.PutFixed32(b, v)
+		}
+		b = fastpb.PutLen(b, end-len(b))
 		b = fastpb.PutTag(b, 48<<3|fastpb.LEN)
 	}
 	if len(x.Uint64S) > 0 {
-		b = fastpb.PutPacked(b, x.Uint64S, fastpb.PutVarint)
+		end := len(b)
+		for _, v := range slices.Backward(x.Uint64S) {
+			b = fastpb.PutVarint(b, v)
+		}
+		b = fastpb.PutLen(b, end-len(b))
 		b = fastpb.PutTag(b, 47<<3|fastpb.LEN)
 	}
 	if len(x.Sint64S) > 0 {
-		b = fastpb.PutPacked(b, x.Sint64S, fastpb.PutSint64)
+		end := len(b)
+		for _, v := range slices.Backward(x.Sint64S) {
+			b = fastpb.PutSint64(b, v)
+		}
+		b = fastpb.PutLen(b, end-len(b))
 		b = fastpb.PutTag(b, 46<<3|fastpb.LEN)
 	}
 	if len(x.Int64S) > 0 {
-		b = fastpb.PutPacked(b, x.Int64S, fastpb.PutVarint)
+		end := len(b)
+		for _, v := range slices.Backward(x.Int64S) {
+			b = fastpb.PutVarint(b, v)
+		}
+		b = fastpb.PutLen(b, end-len(b))
 		b = fastpb.PutTag(b, 45<<3|fastpb.LEN)
 	}
 	if len(x.Uint32S) > 0 {
-		b = fastpb.PutPacked(b, x.Uint32S, fastpb.PutVarint)
+		end := len(b)
+		for _, v := range slices.Backward(x.Uint32S) {
+			b = fastpb.PutVarint(b, v)
+		}
+		b = fastpb.PutLen(b, end-len(b))
 		b = fastpb.PutTag(b, 44<<3|fastpb.LEN)
 	}
 	if len(x.Sint32S) > 0 {
-		b = fastpb.PutPacked(b, x.Sint32S, fastpb.PutSint32)
+		end := len(b)
+		for _, v := range slices.Backward(x.Sint32S) {
+			b = fastpb.PutSint32(b, v)
+		}
+		b = fastpb.PutLen(b, end-len(b))
 		b = fastpb.PutTag(b, 43<<3|fastpb.LEN)
 	}
 	if len(x.Int32S) > 0 {
-		b = fastpb.PutPacked(b, x.Int32S, fastpb.PutVarint)
+		end := len(b)
+		for _, v := range slices.Backward(x.Int32S) {
+			b = fastpb.PutVarint(b, v)
+		}
+		b = fastpb.PutLen(b, end-len(b))
 		b = fastpb.PutTag(b, 42<<3|fastpb.LEN)
 	}
 	if x.MaybeKind != nil {
@@ -603,19 +659,39 @@ func (x *All) MergeVerbena(src []byte) bool {
 		case 18<<3 | fastpb.I32:
 			b = fastpb.Float(b, fastpb.Next(&x.LooseFloats))
 		case 18<<3 | fastpb.LEN:
-			b = fastpb.Packed(b, &x.LooseFloats, 4, fastpb.Float)
+			p, rest := fastpb.Part(b)
+			x.LooseFloats = slices.Grow(x.LooseFloats, len(p)/4)
+			for len(p) > 0 {
+				p = fastpb.Float(p, fastpb.Next(&x.LooseFloats))
+			}
+			b = fastpb.After(p, rest)
 		case 19<<3 | fastpb.I64:
 			b = fastpb.Fixed64(b, fastpb.Next(&x.LooseSfixed64S))
 		case 19<<3 | fastpb.LEN:
-			b = fastpb.Packed(b, &x.LooseSfixed64S, 8, fastpb.Fixed64)
+			p, rest := fastpb.Part(b)
+			x.LooseSfixed64S = slices.Grow(x.LooseSfixed64S, len(p)/8)
+			for len(p) > 0 {
+				p = fastpb.Fixed64(p, fastpb.Next(&x.LooseSfixed64S))
+			}
+			b = fastpb.After(p, rest)
 		case 20<<3 | fastpb.I64:
 			b = fastpb.Double(b, fastpb.Next(&x.LooseDoubles))
 		case 20<<3 | fastpb.LEN:
-			b = fastpb.Packed(b, &x.LooseDoubles, 8, fastpb.Double)
+			p, rest := fastpb.Part(b)
+			x.LooseDoubles = slices.Grow(x.LooseDoubles, len(p)/8)
+			for len(p) > 0 {
+				p = fastpb.Double(p, fastpb.Next(&x.LooseDoubles))
+			}
+			b = fastpb.After(p, rest)
 		case 21<<3 | fastpb.VARINT:
 			b = fastpb.Varint(b, fastpb.Next(&x.LooseKinds))
 		case 21<<3 | fastpb.LEN:
-			b = fastpb.Packed(b, &x.LooseKinds, 1, fastpb.Varint)
+			p, rest := fastpb.Part(b)
+			x.LooseKinds = slices.Grow(x.LooseKinds, fastpb.Varints(p))
+			for len(p) > 0 {
+				p = fastpb.Varint(p, fastpb.Next(&x.LooseKinds))
+			}
+			b = fastpb.After(p, rest)
 		case 22<<3 | fastpb.VARINT:
 			b = fastpb.Varint(b, fastpb.Present(&x.MaybeInt32))
 		case 23<<3 | fastpb.VARINT:
@@ -649,51 +725,111 @@ func (x *All) MergeVerbena(src []byte) bool {
 		case 42<<3 | fastpb.VARINT:
 			b = fastpb.Varint(b, fastpb.Next(&x.Int32S))
 		case 42<<3 | fastpb.LEN:
-			b = fastpb.Packed(b, &x.Int32S, 1, fastpb.Varint)
+			p, rest := fastpb.Part(b)
+			x.Int32S = slices.Grow(x.Int32S, fastpb.Varints(p))
+			for len(p) > 0 {
+				p = fastpb.Varint(p, fastpb.Next(&x.Int32S))
+			}
+			b = fastpb.After(p, rest)
 		case 43<<3 | fastpb.VARINT:
 			b = fastpb.Sint32(b, fastpb.Next(&x.Sint32S))
 		case 43<<3 | fastpb.LEN:
-			b = fastpb.Packed(b, &x.Sint32S, 1, fastpb.Sint32)
+			p, rest := fastpb.Part(b)
+			x.Sint32S = slices.Grow(x.Sint32S, fastpb.Varints(p))
+			for len(p) > 0 {
+				p = fastpb.Sint32(p, fastpb.Next(&x.Sint32S))
+			}
+			b = fastpb.After(p, rest)
 		case 44<<3 | fastpb.VARINT:
 			b = fastpb.Varint(b, fastpb.Next(&x.Uint32S))
 		case 44<<3 | fastpb.LEN:
-			b = fastpb.Packed(b, &x.Uint32S, 1, fastpb.Varint)
+			p, rest := fastpb.Part(b)
+			x.Uint32S = slices.Grow(x.Uint32S, fastpb.Varints(p))
+			for len(p) > 0 {
+				p = fastpb.Varint(p, fastpb.Next(&x.Uint32S))
+			}
+			b = fastpb.After(p, rest)
 		case 45<<3 | fastpb.VARINT:
 			b = fastpb.Varint(b, fastpb.Next(&x.Int64S))
 		case 45<<3 | fastpb.LEN:
-			b = fastpb.Packed(b, &x.Int64S, 1, fastpb.Varint)
+			p, rest := fastpb.Part(b)
+			x.Int64S = slices.Grow(x.Int64S, fastpb.Varints(p))
+			for len(p) > 0 {
+				p = fastpb.Varint(p, fastpb.Next(&x.Int64S))
+			}
+			b = fastpb.After(p, rest)
 		case 46<<3 | fastpb.VARINT:
 			b = fastpb.Sint64(b, fastpb.Next(&x.Sint64S))
 		case 46<<3 | fastpb.LEN:
-			b = fastpb.Packed(b, &x.Sint64S, 1, fastpb.Sint64)
+			p, rest := fastpb.Part(b)
+			x.Sint64S = slices.Grow(x.Sint64S, fastpb.Varints(p))
+			for len(p) > 0 {
+				p = fastpb.Sint64(p, fastpb.Next(&x.Sint64S))
+			}
+			b = fastpb.After(p, rest)
 		case 47<<3 | fastpb.VARINT:
 			b = fastpb.Varint(b, fastpb.Next(&x.Uint64S))
 		case 47<<3 | fastpb.LEN:
-			b = fastpb.Packed(b, &x.Uint64S, 1, fastpb.Varint)
+			p, rest := fastpb.Part(b)
+			x.Uint64S = slices.Grow(x.Uint64S, fastpb.Varints(p))
+			for len(p) > 0 {
+				p = fastpb.Varint(p, fastpb.Next(&x.Uint64S))
+			}
+			b = fastpb.After(p, rest)
 		case 48<<3 | fastpb.I32:
 			b = fastpb.Fixed32(b, fastpb.Next(&x.Sfixed32S))
 		case 48<<3 | fastpb.LEN:
-			b = fastpb.Packed(b, &x.Sfixed32S, 4, fastpb.Fixed32)
+			p, rest := fastpb.Part(b)
+			x.Sfixed32S = slices.Grow(x.Sfixed32S, len(p)/4)
+			for len(p) > 0 {
+				p = fastpb.Fixed32(p, fastpb.Next(&x.Sfixed32S))
+			}
+			b = fastpb.After(p, rest)
 		case 49<<3 | fastpb.I32:
 			b = fastpb.Fixed32(b, fastpb.Next(&x.Fixed32S))
 		case 49<<3 | fastpb.LEN:
-			b = fastpb.Packed(b, &x.Fixed32S, 4, fastpb.Fixed32)
+			p, rest := fastpb.Part(b)
+			x.Fixed32S = slices.Grow(x.Fixed32S, len(p)/4)
+			for len(p) > 0 {
+				p = fastpb.Fixed32(p, fastpb.Next(&x.Fixed32S))
+			}
+			b = fastpb.After(p, rest)
 		case 50<<3 | fastpb.I32:
 			b = fastpb.Float(b, fastpb.Next(&x.Floats))
 		case 50<<3 | fastpb.LEN:
-			b = fastpb.Packed(b, &x.Floats, 4, fastpb.Float)
+			p, rest := fastpb.Part(b)
+			x.Floats = slices.Grow(x.Floats, len(p)/4)
+			for len(p) > 0 {
+				p = fastpb.Float(p, fastpb.Next(&x.Floats))
+			}
+			b = fastpb.After(p, rest)
 		case 51<<3 | fastpb.I64:
 			b = fastpb.Fixed64(b, fastpb.Next(&x.Sfixed64S))
 		case 51<<3 | fastpb.LEN:
-			b = fastpb.Packed(b, &x.Sfixed64S, 8, fastpb.Fixed64)
+			p, rest := fastpb.Part(b)
+			x.Sfixed64S = slices.Grow(x.Sfixed64S, len(p)/8)
+			for len(p) > 0 {
+				p = fastpb.Fixed64(p, fastpb.Next(&x.Sfixed64S))
+			}
+			b = fastpb.After(p, rest)
 		case 52<<3 | fastpb.I64:
 			b = fastpb.Fixed64(b, fastpb.Next(&x.Fixed64S))
 		case 52<<3 | fastpb.LEN:
-			b = fastpb.Packed(b, &x.Fixed64S, 8, fastpb.Fixed64)
+			p, rest := fastpb.Part(b)
+			x.Fixed64S = slices.Grow(x.Fixed64S, len(p)/8)
+			for len(p) > 0 {
+				p = fastpb.Fixed64(p, fastpb.Next(&x.Fixed64S))
+			}
+			b = fastpb.After(p, rest)
 		case 53<<3 | fastpb.I64:
 			b = fastpb.Double(b, fastpb.Next(&x.Doubles))
 		case 53<<3 | fastpb.LEN:
-			b = fastpb.Packed(b, &x.Doubles, 8, fastpb.Double)
+			p, rest := fastpb.Part(b)
+			x.Doubles = slices.Grow(x.Doubles, len(p)/8)
+			for len(p) > 0 {
+				p = fastpb.Double(p, fastpb.Next(&x.Doubles))
+			}
+			b = fastpb.After(p, rest)
 		case 54<<3 | fastpb.LEN:
 			b = fastpb.String(b, fastpb.Next(&x.Strings))
 		case 55<<3 | fastpb.LEN:
@@ -701,37 +837,77 @@ func (x *All) MergeVerbena(src []byte) bool {
 		case 56<<3 | fastpb.VARINT:
 			b = fastpb.Varint(b, fastpb.Next(&x.Kinds))
 		case 56<<3 | fastpb.LEN:
-			b = fastpb.Packed(b, &x.Kinds, 1, fastpb.Varint)
+			p, rest := fastpb.Part(b)
+			x.Kinds = slices.Grow(x.Kinds, fastpb.Varints(p))
+			for len(p) > 0 {
+				p = fastpb.Varint(p, fastpb.Next(&x.Kinds))
+			}
+			b = fastpb.After(p, rest)
 		case 57<<3 | fastpb.LEN:
 			b = fastpb.Message(b, fastpb.Present(fastpb.Next(&x.Parts)))
 		case 61<<3 | fastpb.VARINT:
 			b = fastpb.Bool(b, fastpb.Next(&x.LooseBools))
 		case 61<<3 | fastpb.LEN:
-			b = fastpb.Packed(b, &x.LooseBools, 1, fastpb.Bool)
+			p, rest := fastpb.Part(b)
+			x.LooseBools = slices.Grow(x.LooseBools, len(p))
+			for len(p) > 0 {
+				p = fastpb.Bool(p, fastpb.Next(&x.LooseBools))
+			}
+			b = fastpb.After(p, rest)
 		case 62<<3 | fastpb.VARINT:
 			b = fastpb.Varint(b, fastpb.Next(&x.LooseInt32S))
 		case 62<<3 | fastpb.LEN:
-			b = fastpb.Packed(b, &x.LooseInt32S, 1, fastpb.Varint)
+			p, rest := fastpb.Part(b)
+			x.LooseInt32S = slices.Grow(x.LooseInt32S, fastpb.Varints(p))
+			for len(p) > 0 {
+				p = fastpb.Varint(p, fastpb.Next(&x.LooseInt32S))
+			}
+			b = fastpb.After(p, rest)
 		case 63<<3 | fastpb.VARINT:
 			b = fastpb.Sint32(b, fastpb.Next(&x.LooseSint32S))
 		case 63<<3 | fastpb.LEN:
-			b = fastpb.Packed(b, &x.LooseSint32S, 1, fastpb.Sint32)
+			p, rest := fastpb.Part(b)
+			x.LooseSint32S = slices.Grow(x.LooseSint32S, fastpb.Varints(p))
+			for len(p) > 0 {
+				p = fastpb.Sint32(p, fastpb.Next(&x.LooseSint32S))
+			}
+			b = fastpb.After(p, rest)
 		case 66<<3 | fastpb.VARINT:
 			b = fastpb.Sint64(b, fastpb.Next(&x.LooseSint64S))
 		case 66<<3 | fastpb.LEN:
-			b = fastpb.Packed(b, &x.LooseSint64S, 1, fastpb.Sint64)
+			p, rest := fastpb.Part(b)
+			x.LooseSint64S = slices.Grow(x.LooseSint64S, fastpb.Varints(p))
+			for len(p) > 0 {
+				p = fastpb.Sint64(p, fastpb.Next(&x.LooseSint64S))
+			}
+			b = fastpb.After(p, rest)
 		case 67<<3 | fastpb.VARINT:
 			b = fastpb.Varint(b, fastpb.Next(&x.LooseUint64S))
 		case 67<<3 | fastpb.LEN:
-			b = fastpb.Packed(b, &x.LooseUint64S, 1, fastpb.Varint)
+			p, rest := fastpb.Part(b)
+			x.LooseUint64S = slices.Grow(x.LooseUint64S, fastpb.Varints(p))
+			for len(p) > 0 {
+				p = fastpb.Varint(p, fastpb.Next(&x.LooseUint64S))
+			}
+			b = fastpb.After(p, rest)
 		case 69<<3 | fastpb.I32:
 			b = fastpb.Fixed32(b, fastpb.Next(&x.LooseFixed32S))
 		case 69<<3 | fastpb.LEN:
-			b = fastpb.Packed(b, &x.LooseFixed32S, 4, fastpb.Fixed32)
+			p, rest := fastpb.Part(b)
+			x.LooseFixed32S = slices.Grow(x.LooseFixed32S, len(p)/4)
+			for len(p) > 0 {
+				p = fastpb.Fixed32(p, fastpb.Next(&x.LooseFixed32S))
+			}
+			b = fastpb.After(p, rest)
 		case 2041<<3 | fastpb.VARINT:
 			b = fastpb.Bool(b, fastpb.Next(&x.Bools))
 		case 2041<<3 | fastpb.LEN:
-			b = fastpb.Packed(b, &x.Bools, 1, fastpb.Bool)
+			p, rest := fastpb.Part(b)
+			x.Bools = slices.Grow(x.Bools, len(p))
+			for len(p) > 0 {
+				p = fastpb.Bool(p, fastpb.Next(&x.Bools))
+			}
+			b = fastpb.After(p, rest)
 		case 536870911<<3 | fastpb.VARINT:
 			b = fastpb.Bool(b, fastpb.Present(&x.MaybeBool))
 		default:
@@ -772,7 +948,11 @@ func (x *All_Part) MarshalVerbena(b []byte) []byte {
 	}
 	b = fastpb.PutUnknown(b, x.unknownFields)
 	if len(x.Numbers) > 0 {
-		b = fastpb.PutPacked(b, x.Numbers, fastpb.PutSint64)
+		end := len(b)
+		for _, v := range slices.Backward(x.Numbers) {
+			b = fastpb.PutSint64(b, v)
+		}
+		b = fastpb.PutLen(b, end-len(b))
 		b = fastpb.PutTag(b, 70000<<3|fastpb.LEN)
 	}
 	if x.Leaf != nil {
@@ -813,7 +993,12 @@ func (x *All_Part) MergeVerbena(src []byte) bool {
 		case 70000<<3 | fastpb.VARINT:
 			b = fastpb.Sint64(b, fastpb.Next(&x.Numbers))
 		case 70000<<3 | fastpb.LEN:
-			b = fastpb.Packed(b, &x.Numbers, 1, fastpb.Sint64)
+			p, rest := fastpb.Part(b)
+			x.Numbers = slices.Grow(x.Numbers, fastpb.Varints(p))
+			for len(p) > 0 {
+				p = fastpb.Sint64(p, fastpb.Next(&x.Numbers))
+			}
+			b = fastpb.After(p, rest)
 		default:
 			b = fastpb.Unknown(b, tag, &x.unknownFields)
 		}

@@ -27,6 +27,9 @@ const MinDepth = 2 * Reserve
 
 var leave = [...]uint32{Data: Reserve, Link: 1, Credit: 0}
 
+// In says whether a frame of the class may be sent in so much room.
+func (c Class) In(room uint32) bool { return room > leave[c] }
+
 // Window is what a sender may still send. Take is for one goroutine at a
 // time, the flusher; Grant for one, the poller; Room and May for any.
 type Window struct {
@@ -46,11 +49,11 @@ func NewWindow(depth uint32) *Window {
 func (w *Window) Room() uint32 { return w.granted.Load() - w.sent.Load() }
 
 // May says whether a frame of the class may be sent now.
-func (w *Window) May(c Class) bool { return w.Room() > leave[c] }
+func (w *Window) May(c Class) bool { return c.In(w.Room()) }
 
-// Take counts a frame that is about to be sent; May said that it may. Whoever
-// takes before it sends knows that no credit can come back too early.
-func (w *Window) Take() { w.sent.Add(1) }
+// Take counts n frames that are about to be sent, for which there is room.
+// Whoever takes before it sends knows that no credit can come back too early.
+func (w *Window) Take(n uint32) { w.sent.Add(n) }
 
 // Grant takes in the credit field of a frame. Old values are ignored. A value
 // that grants more than the peer has receives is an error.
@@ -94,7 +97,7 @@ func NewGrants(depth uint32) *Grants {
 // Posted counts receives posted in place of frames that used one.
 func (g *Grants) Posted(n int) { g.granted.Add(uint32(n)) }
 
-// Stamp returns the credit field for the frame that is sent next.
+// Stamp returns the credit field for the frames that are sent next.
 func (g *Grants) Stamp() uint32 {
 	c := g.granted.Load()
 	g.advertised.Store(c)

@@ -11,16 +11,16 @@ func TestWindow(t *testing.T) {
 	w := NewWindow(8)
 	for range 4 {
 		require.True(t, w.May(Data))
-		w.Take()
+		w.Take(1)
 	}
 	require.False(t, w.May(Data), "4 receives are kept for frames of the link")
 	for range 3 {
 		require.True(t, w.May(Link))
-		w.Take()
+		w.Take(1)
 	}
 	require.False(t, w.May(Link), "one receive is kept for CREDIT")
 	require.True(t, w.May(Credit))
-	w.Take()
+	w.Take(1)
 	require.False(t, w.May(Credit))
 
 	require.NoError(t, w.Grant(8), "nothing new")
@@ -67,7 +67,7 @@ func (s *side) send(t *rapid.T, to *side, c Class) bool {
 	if !s.w.May(c) {
 		return false
 	}
-	s.w.Take()
+	s.w.Take(1)
 	if len(to.arriving) >= to.posted {
 		t.Fatalf("RNR: %d frames on the way to %d receives", len(to.arriving)+1, to.posted)
 	}

@@ -52,8 +52,12 @@ type Queue struct {
 	tail  atomic.Uint64
 	head  atomic.Uint64
 	mask  uint64
-	cells []atomic.Uint32 // slot + 1, 0 when empty
+	cells []atomic.Uint64 // what was pushed n-th, at n&mask: see cell
 }
+
+// cell is the content of a cell: not to be taken for one of another lap, nor
+// for the 0 of the first.
+func cell(position uint64, slot uint32) uint64 { return (position+1)<<32 | uint64(slot) }
 
 // NewQueue returns an empty queue for slots 0 to n-1.
 func NewQueue(n int) *Queue {
@@ -61,27 +65,30 @@ func NewQueue(n int) *Queue {
 	for size < n {
 		size *= 2
 	}
-	return &Queue{mask: uint64(size - 1), cells: make([]atomic.Uint32, size)}
+	return &Queue{mask: uint64(size - 1), cells: make([]atomic.Uint64, size)}
 }
 
 // Push adds a slot that is not in the queue.
 func (q *Queue) Push(slot uint32) {
-	q.cells[(q.tail.Add(1)-1)&q.mask].Store(slot + 1)
+	at := q.tail.Add(1) - 1
+	q.cells[at&q.mask].Store(cell(at, slot))
 }
 
 // Pop takes the oldest slot. It returns false as well while the push of the
 // oldest is under way: who pushes looks after the queue next.
 func (q *Queue) Pop() (slot uint32, ok bool) {
 	h := q.head.Load()
-	c := &q.cells[h&q.mask]
-	v := c.Load()
-	if v == 0 {
+	v := q.cells[h&q.mask].Load()
+	if slot = uint32(v); v != cell(h, slot) {
 		return 0, false
 	}
-	c.Store(0)
 	q.head.Store(h + 1)
-	return v - 1, true
+	return slot, true
 }
 
 // Ready says whether Pop would return a slot. Any goroutine may ask.
-func (q *Queue) Ready() bool { return q.cells[q.head.Load()&q.mask].Load() != 0 }
+func (q *Queue) Ready() bool {
+	h := q.head.Load()
+	v := q.cells[h&q.mask].Load()
+	return v == cell(h, uint32(v))
+}

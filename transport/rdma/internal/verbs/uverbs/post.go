@@ -62,7 +62,8 @@ func (s *sendQueue) check(wr *verbs.SendWR) syscall.Errno {
 }
 
 func (s *sendQueue) fill(w *sendWQE, wr *verbs.SendWR) {
-	*w = sendWQE{ssn: s.ssn, dma: newDMA(wr.Length)}
+	*w = sendWQE{}
+	w.ssn, w.dma = s.ssn, newDMA(wr.Length)
 	s.ssn++
 	w.wr.wrID, w.wr.opcode, w.wr.sendFlags = wr.ID, uint32(wr.Opcode), uint32(wr.Flags)
 	binary.BigEndian.PutUint32(w.wr.ex[:], wr.Imm)
@@ -112,7 +113,8 @@ func (r *recvQueue) push(wrs []verbs.RecvWR) (n int, errno syscall.Errno) {
 			break
 		}
 		w := (*recvWQE)(r.ring.at(r.next + uint32(n)))
-		*w = recvWQE{wrID: wr.ID, dma: newDMA(wr.Length)}
+		*w = recvWQE{}
+		w.wrID, w.dma = wr.ID, newDMA(wr.Length)
 		if wr.Length > 0 {
 			*(*sge)(unsafe.Add(unsafe.Pointer(w), unsafe.Sizeof(*w))) = sge{addr: wr.Addr, length: wr.Length, lkey: wr.LKey}
 		}
