@@ -41,7 +41,9 @@ func (l *link) Help(done <-chan struct{}, waiting *atomic.Int32) bool {
 		}
 		for range helpPolls {
 			if p.turn.TryLock() {
-				p.poll()
+				if !p.stopped { // else the CQ may be gone
+					p.poll()
+				}
 				p.turn.Unlock()
 			}
 			if len(done) > 0 {
