@@ -9,8 +9,8 @@
 // refused: better no stubs than stubs that lack a method.
 //
 // The messages of such a file get methods by which codec.Proto encodes and
-// decodes them without reflection, two to four times as fast and with the
-// same result; see codec.Fast. Those that have maps, oneofs, groups, required
+// decodes them without reflection, small ones several times as fast, and with
+// the same result; see codec.Fast. Those that have maps, oneofs, groups, required
 // fields, extensions or hidden fields, that may contain themselves, or that
 // contain one of these or a message of another file, get none and are encoded
 // as before. Where the methods of such a message would stand in
