@@ -45,11 +45,9 @@ var kinds = map[protoreflect.Kind]kind{
 // field is a field with all that its code depends on.
 type field struct {
 	kind
-	at     string // where it is: "x.Data"
-	num    protowire.Number
-	desc   protoreflect.FieldDescriptor
-	list   bool
-	packed bool
+	at   string // where it is: "x.Data"
+	num  protowire.Number
+	desc protoreflect.FieldDescriptor
 }
 
 func newField(f *protogen.Field) field {
@@ -57,7 +55,7 @@ func newField(f *protogen.Field) field {
 	if f.Desc.Kind() == protoreflect.StringKind && !checksUTF8(f.Desc) {
 		k.name = "AnyString"
 	}
-	return field{k, "x." + f.GoName, f.Desc.Number(), f.Desc, f.Desc.IsList(), f.Desc.IsPacked()}
+	return field{k, "x." + f.GoName, f.Desc.Number(), f.Desc}
 }
 
 // checksUTF8 says whether protobuf-go refuses a string that is not UTF-8.
@@ -135,13 +133,13 @@ func (w fastWriter) size(message string, fields []field) {
 	for _, f := range fields {
 		tag := protowire.SizeTag(f.num)
 		switch {
-		case f.packed:
+		case f.desc.IsPacked():
 			w.P("if len(", f.at, ") > 0 {")
 			w.P("n += ", tag, " + ", w.fastpb("SizeLen"), "(", w.sizeOfElements(f), ")")
 			w.P("}")
-		case f.list && f.size > 0:
+		case f.desc.IsList() && f.size > 0:
 			w.P("n += ", tag+f.size, " * len(", f.at, ")")
-		case f.list:
+		case f.desc.IsList():
 			w.P("for _, v := range ", f.at, " {")
 			w.P("n += ", tag, " + ", w.sizeOf(f, "v"))
 			w.P("}")
@@ -165,7 +163,7 @@ func (w fastWriter) marshal(message string, fields []field) {
 		put := func(value string) { w.P("b = ", w.fastpb("Put"+f.name), "(b, ", value, ")") }
 		putTag := func(wire string) { w.P("b = ", w.fastpb("PutTag"), "(b, ", f.tag(w.fastpb(wire)), ")") }
 		switch {
-		case f.packed:
+		case f.desc.IsPacked():
 			w.P("if len(", f.at, ") > 0 {")
 			w.P("end := len(b)")
 			w.P("for _, v := range ", slicesPackage.Ident("Backward"), "(", f.at, ") {")
@@ -174,7 +172,7 @@ func (w fastWriter) marshal(message string, fields []field) {
 			w.P("b = ", w.fastpb("PutLen"), "(b, end-len(b))")
 			putTag("LEN")
 			w.P("}")
-		case f.list:
+		case f.desc.IsList():
 			w.P("for _, v := range ", slicesPackage.Ident("Backward"), "(", f.at, ") {")
 			put("v")
 			putTag(f.wire)
@@ -229,7 +227,7 @@ func (w fastWriter) merge(message string, fields []field) {
 func (w fastWriter) take(f field) {
 	w.P("case ", f.tag(w.fastpb(f.wire)), ":")
 	w.P("b = ", w.fastpb(w.taker(f)), "(b, ", w.target(f), ")")
-	if f.list && f.wire != "LEN" {
+	if f.desc.IsList() && f.wire != "LEN" {
 		w.P("case ", f.tag(w.fastpb("LEN")), ":")
 		w.P("p, rest := ", w.fastpb("Part"), "(b)")
 		w.P(f.at, " = ", slicesPackage.Ident("Grow"), "(", f.at, ", ", w.elements(f), ")")
@@ -301,7 +299,7 @@ func (w fastWriter) elements(f field) string {
 
 // taker is the function that decodes a value.
 func (w fastWriter) taker(f field) string {
-	if f.name == "Bytes" && (f.list || f.desc.HasPresence()) {
+	if f.name == "Bytes" && (f.desc.IsList() || f.desc.HasPresence()) {
 		return "PresentBytes"
 	}
 	return f.name
@@ -310,7 +308,7 @@ func (w fastWriter) taker(f field) string {
 // target is where a value is decoded to.
 func (w fastWriter) target(f field) string {
 	at := "&" + f.at
-	if f.list {
+	if f.desc.IsList() {
 		at = fmt.Sprintf("%s(%s)", w.fastpb("Next"), at)
 	}
 	if f.name == "Message" || f.pointer() {

@@ -1,9 +1,9 @@
 // Package fastpb is what the encoders and decoders in generated stubs are made
 // of, see codec.Fast. It is not meant for other code.
 //
-// There are three functions for each kind of field: Size of a value, Put it, and
-// take it, which is named as the kind. What comes first has its name from the
-// specification of the encoding (protobuf.dev/programming-guides/encoding).
+// For each kind of field there are a function that puts a value, one that takes
+// it, which is named as the kind, and one for its size where that varies. Kinds
+// are those of the specification (protobuf.dev/programming-guides/encoding).
 //
 // A message is encoded from its last byte to its first, so that the length of
 // a submessage is known when it is put: nothing is sized twice, or moved.

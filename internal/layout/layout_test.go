@@ -25,6 +25,7 @@ var rules = []struct {
 }{
 	{"pool/pooltest", []string{"pool"}, nil, "a check of the pool for everybody's tests"},
 	{"pool", nil, []string{"golang.org/x/sys/"}, "memory is the lowest layer"},
+	{"codec/internal/testpb", []string{"codec/fastpb", "rpc"}, []string{"google.golang.org/protobuf/"}, "messages come with the stubs of their file"},
 	{"codec", []string{"pool"}, []string{"google.golang.org/protobuf/"}, "codecs know messages and memory, no connection"},
 	{"transport/wire", nil, []string{"github.com/cespare/xxhash/"}, "encodings are a pure core"},
 	{"transport/tcp", []string{"pool", "transport", "transport/wire"}, []string{"golang.org/x/sys/"}, "links know the contract, not each other"},
