@@ -212,7 +212,6 @@ func (p *poller) dispatch(wc *verbs.WC) {
 	if !ep.touched {
 		ep.touched = true
 		p.batch = append(p.batch, ep)
-		ep.startBatch()
 	}
 	var slot uint32
 	var known bool
@@ -220,7 +219,7 @@ func (p *poller) dispatch(wc *verbs.WC) {
 	case wrid.Send:
 		known = ep.send.complete(id.Position())
 	case wrid.Recv:
-		slot, known = ep.recv.complete(id.Position())
+		slot, known = ep.recv.complete(id)
 	}
 	switch {
 	case !known:
