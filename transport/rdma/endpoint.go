@@ -140,9 +140,7 @@ func (ep *endpoint) begin() error {
 	generation := uint16(ep.generation.Load() % wrid.Generations)
 	ep.link.Store(nil)
 	ep.send = newSendRing(mem[:split], base, key, cfg, ep.qp.Caps().MaxInlineData)
-	ep.recv.init(mem[split:], base+uint64(split), key, cfg, func(position uint32) uint64 {
-		return uint64(wrid.Make(wrid.Recv, generation, ep.index, position))
-	})
+	ep.recv.init(mem[split:], base+uint64(split), key, cfg, wrid.Make(wrid.Recv, generation, ep.index, 0))
 	ep.drained = make(chan struct{})
 	ep.lives++
 	if err := ep.machine.ToInit(qpstate.Local{Port: ep.port}); err != nil {

@@ -103,7 +103,6 @@ func (l *link) Start(r transport.Receiver) {
 		l.receiver = r
 		early := ep.recv.early
 		ep.recv.early = nil
-		ep.startBatch()
 		for _, a := range early {
 			if l.dead() == nil {
 				l.deliver(a)

@@ -128,7 +128,8 @@ func (p *poller) run() {
 	start := time.Now()
 	clock := func() time.Duration { return time.Since(start) }
 	for {
-		stopped, worked := p.round()
+		links := p.links.Load() > 0
+		stopped, worked := p.round(pace.polls(links))
 		switch {
 		case stopped:
 			return
@@ -142,7 +143,7 @@ func (p *poller) run() {
 			p.rest()
 			continue
 		}
-		switch pace.nothing(p.links.Load() > 0, clock) {
+		switch pace.nothing(links, clock) {
 		case yield:
 			runtime.Gosched()
 		case sleep:
@@ -155,14 +156,18 @@ func (p *poller) run() {
 	}
 }
 
-// round does what is to be done on the goroutine, and takes one batch.
-func (p *poller) round() (stopped, worked bool) {
+// round does what is to be done on the goroutine, and takes one batch, for
+// which it polls so many times at most.
+func (p *poller) round(polls int) (stopped, worked bool) {
 	p.turn.Lock()
-	defer p.turn.Unlock()
 	if p.hasWork.Load() {
 		p.runWork()
 	}
-	return p.stopped, p.poll()
+	for stopped = p.stopped; polls > 0 && !worked; polls-- {
+		worked = p.poll()
+	}
+	p.turn.Unlock()
+	return stopped, worked
 }
 
 func (p *poller) runWork() {
@@ -212,7 +217,6 @@ func (p *poller) dispatch(wc *verbs.WC) {
 	if !ep.touched {
 		ep.touched = true
 		p.batch = append(p.batch, ep)
-		ep.startBatch()
 	}
 	var slot uint32
 	var known bool
@@ -220,7 +224,7 @@ func (p *poller) dispatch(wc *verbs.WC) {
 	case wrid.Send:
 		known = ep.send.complete(id.Position())
 	case wrid.Recv:
-		slot, known = ep.recv.complete(id.Position())
+		slot, known = ep.recv.complete(id)
 	}
 	switch {
 	case !known:
@@ -246,7 +250,7 @@ func (p *poller) nap(tick time.Duration) bool {
 			tick = safetyTick
 		}
 	}
-	if stopped, worked := p.round(); stopped || worked {
+	if stopped, worked := p.round(1); stopped || worked {
 		return true
 	}
 	p.naps.Add(1)

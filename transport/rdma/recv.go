@@ -17,11 +17,9 @@ const maxRecvSlots = 1 << 16
 type recvRing struct {
 	mem         []byte
 	slotSize    int
-	all         []verbs.RecvWR // by slot
+	all         []verbs.RecvWR // by slot: how it is posted, now or next
 	posted      []bool         // by slot
-	lap         []uint16       // by slot: how often it was posted before
 	outstanding int            // how many are posted
-	id          func(position uint32) uint64
 	again       []verbs.RecvWR // to be posted at the end of the batch
 	early       []arrival      // came before Start
 	ungranted   int            // of again: slots used by frames that were not the peer's
@@ -33,15 +31,15 @@ type arrival struct {
 	size int
 }
 
-func (r *recvRing) init(mem []byte, addr uint64, key uint32, cfg *Config, id func(position uint32) uint64) {
+func (r *recvRing) init(mem []byte, addr uint64, key uint32, cfg *Config, first wrid.ID) {
 	n, size := cfg.RQDepth, cfg.SlotSize
 	*r = recvRing{
-		mem: mem, slotSize: size, id: id,
-		all: make([]verbs.RecvWR, n), posted: make([]bool, n), lap: make([]uint16, n),
+		mem: mem, slotSize: size,
+		all: make([]verbs.RecvWR, n), posted: make([]bool, n),
 		again: make([]verbs.RecvWR, 0, n),
 	}
 	for i := range r.all {
-		r.all[i] = verbs.RecvWR{ID: id(uint32(i)), Addr: addr + uint64(i*size), Length: uint32(size), LKey: key}
+		r.all[i] = verbs.RecvWR{ID: uint64(first.At(uint32(i))), Addr: addr + uint64(i*size), Length: uint32(size), LKey: key}
 		r.posted[i] = true
 	}
 }
@@ -50,9 +48,9 @@ func (r *recvRing) init(mem []byte, addr uint64, key uint32, cfg *Config, id fun
 // false if that receive is not posted: it completes for the second time. The
 // position names the slot and its lap, so that a slot posted again is not
 // taken for it.
-func (r *recvRing) complete(position uint32) (slot uint32, ok bool) {
-	slot = position % maxRecvSlots
-	if int(slot) >= len(r.posted) || !r.posted[slot] || uint32(r.lap[slot]) != position/maxRecvSlots {
+func (r *recvRing) complete(id wrid.ID) (slot uint32, ok bool) {
+	slot = id.Position() % maxRecvSlots
+	if int(slot) >= len(r.posted) || !r.posted[slot] || r.all[slot].ID != uint64(id) {
 		return 0, false
 	}
 	r.posted[slot] = false
@@ -60,11 +58,12 @@ func (r *recvRing) complete(position uint32) (slot uint32, ok bool) {
 	return slot, true
 }
 
-// reuse puts a slot among those posted at the end of the batch.
+// reuse puts a slot among those posted at the end of the batch, for its next lap.
 func (r *recvRing) reuse(slot uint32) {
-	r.lap[slot]++
-	r.all[slot].ID = r.id(uint32(r.lap[slot])*maxRecvSlots + slot)
-	r.again = append(r.again, r.all[slot])
+	wr := &r.all[slot]
+	id := wrid.ID(wr.ID)
+	wr.ID = uint64(id.At(id.Position() + maxRecvSlots))
+	r.again = append(r.again, *wr)
 }
 
 // received takes in the frame that arrived in a slot.
@@ -80,8 +79,13 @@ func (ep *endpoint) received(slot uint32, size int) {
 	l.deliver(arrival{slot, size})
 }
 
-// deliver checks a frame, hands it over and frees its receive slot.
+// deliver checks a frame, hands it over and frees its receive slot. With the
+// first of a batch it takes the flush lock, if nobody has it: what is committed
+// while the batch is handled leaves in one crossing at its end.
 func (l *link) deliver(a arrival) {
+	if !l.holding {
+		l.holding = l.send.mu.TryLock()
+	}
 	r := &l.ep.recv
 	if err := l.accept(r.mem[int(a.slot)*r.slotSize:][:min(a.size, r.slotSize)]); err != nil {
 		l.fail(err, true)
@@ -126,14 +130,6 @@ func (l *link) accept(frame []byte) error {
 
 func putSum(at, payload []byte) { binary.LittleEndian.PutUint64(at, wire.PayloadSum(payload)) }
 
-// startBatch takes the flush lock, if nobody has it: what is committed while
-// the batch is handled leaves in one crossing at its end.
-func (ep *endpoint) startBatch() {
-	if l := ep.link.Load(); l != nil {
-		l.holding = ep.send.mu.TryLock()
-	}
-}
-
 // endBatch posts the receive slots that came free and the frames that were
 // published, and serves who waits for a slot.
 func (ep *endpoint) endBatch() {
@@ -145,7 +141,6 @@ func (ep *endpoint) endBatch() {
 	l.repost()
 	if l.holding {
 		l.holding = false
-		l.pump()
 		ep.send.mu.Unlock()
 	}
 	if l.sendable() {

@@ -26,6 +26,9 @@ func Make(k Kind, generation uint16, endpoint uint16, position uint32) ID {
 	return ID(k)<<62 | ID(generation%Generations)<<48 | ID(endpoint)<<32 | ID(position)
 }
 
+// At returns the ID of another work request of the same queue and life.
+func (id ID) At(position uint32) ID { return id&^(1<<32-1) | ID(position) }
+
 // Kind returns the queue.
 func (id ID) Kind() Kind { return Kind(id >> 62) }
 

@@ -18,5 +18,7 @@ func TestFields(t *testing.T) {
 		require.Equal(t, generation%Generations, id.Generation())
 		require.Equal(t, endpoint, id.Endpoint())
 		require.Equal(t, position, id.Position())
+		other := rapid.Uint32().Draw(t, "other")
+		require.Equal(t, Make(kind, generation, endpoint, other), id.At(other))
 	})
 }
