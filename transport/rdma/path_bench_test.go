@@ -126,6 +126,11 @@ type nullPeer struct {
 	owed int // answers after the batch
 }
 
+func (p *nullPeer) Take(h *wire.Header, payload []byte) error {
+	copy(p.land[:], payload)
+	return p.Frame(h)
+}
+
 func (p *nullPeer) Land(h *wire.Header) ([]byte, error) { return p.land[:h.Length], nil }
 func (p *nullPeer) Closed(error)                        {}
 
