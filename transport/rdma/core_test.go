@@ -62,10 +62,9 @@ func TestPace(t *testing.T) {
 	// until makes empty polls, one each microsecond, until another action than again.
 	until := func(p *pace) (a action, polls int) {
 		for a == again && polls < 5000 {
-			n := p.polls(true)
-			now += time.Duration(n) * time.Microsecond
+			now += time.Microsecond
 			a = p.nothing(true, clock)
-			polls += n
+			polls++
 		}
 		return a, polls
 	}
@@ -73,7 +72,7 @@ func TestPace(t *testing.T) {
 	p := newPace(Adaptive, 50*time.Microsecond)
 	a, polls := until(&p)
 	require.Equal(t, sleep, a)
-	require.InDelta(t, 64, polls, pollsPerTurn, "50 µs after the first look at the clock")
+	require.InDelta(t, 64, polls, clockEvery, "50 µs after the first look at the clock")
 	require.LessOrEqual(t, reads, 5, "the clock is read seldom")
 	p.worked()
 	a, again2 := until(&p)
@@ -89,9 +88,8 @@ func TestPace(t *testing.T) {
 	for range 10 {
 		a, polls = until(&p)
 		require.Equal(t, yield, a, "never asleep")
-		require.LessOrEqual(t, time.Duration(polls)*time.Microsecond, yieldEvery+2*pollsPerTurn*time.Microsecond)
+		require.LessOrEqual(t, time.Duration(polls)*time.Microsecond, yieldEvery+2*clockEvery*time.Microsecond)
 	}
-	require.Equal(t, 1, p.polls(false))
 	require.Equal(t, sleep, p.nothing(false, clock), "there is no link to spin for")
 
 	for _, want := range []int{10, 20, 40, 80, 160, 320, 640, 1000, 1000} {

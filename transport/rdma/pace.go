@@ -2,7 +2,7 @@ package rdma
 
 import "time"
 
-// action is what a poller does after a turn that brought nothing.
+// action is what a poller does after a poll that brought nothing.
 type action uint8
 
 const (
@@ -16,9 +16,8 @@ const (
 	// Without yields a 1 ms sleeper at GOMAXPROCS=1 ran 19 ms late.
 	yieldEvery = 500 * time.Microsecond
 
-	// pollsPerTurn is how many polls a spinning poller makes before it looks at
-	// anything else: the clock, other work, callers who would poll.
-	pollsPerTurn = 16
+	// clockEvery is how many empty polls pass between looks at the clock.
+	clockEvery = 16
 
 	// safetyTick bounds a sleep while something is outstanding, for devices
 	// that lose an arm (case 35). While nothing happens it doubles up to
@@ -30,10 +29,11 @@ const (
 // pace decides when a poller spins, yields and sleeps. It is a pure core:
 // times are given, from any fixed start.
 type pace struct {
-	spin time.Duration // since the last completion; negative: for ever
-	last time.Duration // of the last completion, or of the end of a sleep
-	ran  time.Duration // when others could run last
-	tick time.Duration // bounds the next sleep
+	spin  time.Duration // since the last completion; negative: for ever
+	last  time.Duration // of the last completion, or of the end of a sleep
+	ran   time.Duration // when others could run last
+	empty int           // polls without a completion, since the clock was read
+	tick  time.Duration // bounds the next sleep
 }
 
 func newPace(mode PollMode, spin time.Duration) pace {
@@ -46,20 +46,16 @@ func newPace(mode PollMode, spin time.Duration) pace {
 	return pace{spin: spin, tick: safetyTick}
 }
 
-// polls is how many polls the next turn makes while they bring nothing.
-// Without a connected link there is nothing to spin for.
-func (p *pace) polls(links bool) int {
-	if p.spin == 0 || !links {
-		return 1
-	}
-	return pollsPerTurn
-}
-
-// nothing says what to do after a turn that brought nothing.
+// nothing says what to do after an empty poll. Without a connected link there is
+// nothing to spin for. The clock is read seldom.
 func (p *pace) nothing(links bool, clock func() time.Duration) action {
 	if p.spin == 0 || !links {
 		return sleep
 	}
+	if p.empty++; p.empty < clockEvery {
+		return again
+	}
+	p.empty = 0
 	now := clock()
 	switch {
 	case p.last == 0:
@@ -75,7 +71,7 @@ func (p *pace) nothing(links bool, clock func() time.Duration) action {
 }
 
 // worked says that something happened, and that others could run since.
-func (p *pace) worked() { p.last, p.tick = 0, safetyTick }
+func (p *pace) worked() { p.last, p.empty, p.tick = 0, 0, safetyTick }
 
 // quiet says that nothing happened during a sleep.
 func (p *pace) quiet() { p.tick = min(2*p.tick, idleTick) }

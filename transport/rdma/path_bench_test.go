@@ -79,7 +79,7 @@ func BenchmarkFrames(b *testing.B) {
 	b.Run("nothing", func(b *testing.B) {
 		l, _, _ := nullLink(b)
 		for b.Loop() {
-			l.ep.poller.round(1)
+			l.ep.poller.round()
 		}
 	})
 }
@@ -108,7 +108,7 @@ func benchFrames(b *testing.B, batch int, late bool) {
 			next++
 		}
 		cq.wcs = wcs
-		l.ep.poller.round(pollsPerTurn)
+		l.ep.poller.round()
 		for ; p.owed > 0; p.owed-- {
 			if err := p.answer(); err != nil {
 				b.Fatal(err)

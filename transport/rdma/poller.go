@@ -128,8 +128,7 @@ func (p *poller) run() {
 	start := time.Now()
 	clock := func() time.Duration { return time.Since(start) }
 	for {
-		links := p.links.Load() > 0
-		stopped, worked := p.round(pace.polls(links))
+		stopped, worked := p.round()
 		switch {
 		case stopped:
 			return
@@ -143,7 +142,7 @@ func (p *poller) run() {
 			p.rest()
 			continue
 		}
-		switch pace.nothing(links, clock) {
+		switch pace.nothing(p.links.Load() > 0, clock) {
 		case yield:
 			runtime.Gosched()
 		case sleep:
@@ -156,17 +155,14 @@ func (p *poller) run() {
 	}
 }
 
-// round does what is to be done on the goroutine, and takes one batch, for
-// which it polls so many times at most.
-func (p *poller) round(polls int) (stopped, worked bool) {
+// round does what is to be done on the goroutine, and takes one batch.
+func (p *poller) round() (stopped, worked bool) {
 	p.turn.Lock()
 	if p.hasWork.Load() {
 		p.runWork()
 	}
-	for stopped = p.stopped; polls > 0 && !worked; polls-- {
-		worked = p.poll()
-	}
-	p.turn.Unlock()
+	stopped, worked = p.stopped, p.poll()
+	p.turn.Unlock() // not deferred, which costs as much as an empty poll
 	return stopped, worked
 }
 
@@ -250,7 +246,7 @@ func (p *poller) nap(tick time.Duration) bool {
 			tick = safetyTick
 		}
 	}
-	if stopped, worked := p.round(1); stopped || worked {
+	if stopped, worked := p.round(); stopped || worked {
 		return true
 	}
 	p.naps.Add(1)
