@@ -39,16 +39,21 @@ func (l *link) Help(done <-chan struct{}, waiting *atomic.Int32) bool {
 		if l.dead() != nil || p.hasWork.Load() {
 			return false
 		}
+		turns := 0
 		for range helpPolls {
 			if p.turn.TryLock() {
 				if !p.stopped { // else the CQ may be gone
 					p.poll()
 				}
 				p.turn.Unlock()
+				turns++
 			}
 			if len(done) > 0 {
 				return true
 			}
+		}
+		if turns == 0 {
+			runtime.Gosched() // who has the turn may wait for this processor
 		}
 		if time.Since(start) > limit {
 			runtime.Gosched()

@@ -41,11 +41,13 @@ type link struct {
 	send   *sendRing
 	window *credit.Window
 	grants *credit.Grants
+	crowd  crowd
 
 	// The poller's.
 	receiver transport.Receiver // nil until Start
 	ended    bool               // nothing is delivered any more
 	holding  bool               // the flush lock, for the present batch
+	came     int                // frames in it
 	header   wire.Header        // of the frame in hand: Land and Frame may read it
 
 	stats stats

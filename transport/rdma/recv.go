@@ -86,6 +86,7 @@ func (l *link) deliver(a arrival) {
 	if !l.holding {
 		l.holding = l.send.mu.TryLock()
 	}
+	l.came++
 	r := &l.ep.recv
 	if err := l.accept(r.mem[int(a.slot)*r.slotSize:][:min(a.size, r.slotSize)]); err != nil {
 		l.fail(err, true)
@@ -138,6 +139,8 @@ func (ep *endpoint) endBatch() {
 		ep.settle()
 		return
 	}
+	l.crowd.arrived(l.came)
+	l.came = 0
 	l.repost()
 	if l.holding {
 		l.holding = false

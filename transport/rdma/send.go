@@ -258,7 +258,23 @@ func (l *link) draft(slot uint32, h wire.Header) {
 }
 
 // Flush posts what was published. See transport.Link.
-func (l *link) Flush() { l.flush() }
+func (l *link) Flush() {
+	if l.crowd.many.Load() && (l.send.flushing() || !l.crowd.giveWay()) {
+		return
+	}
+	l.flush()
+}
+
+// flushing says that somebody has the flush lock, a poller in its batch perhaps,
+// and looks once more when it lets go. Who is told no flushes, or knows who will:
+// another that found the lock taken for this relies on it.
+func (r *sendRing) flushing() bool {
+	if !r.mu.TryLock() {
+		return true
+	}
+	r.mu.Unlock()
+	return false
+}
 
 // gaveBack tells a teardown under way that a slot may have come back.
 func (l *link) gaveBack() {
