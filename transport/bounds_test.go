@@ -275,3 +275,36 @@ func TestControlReplaced(t *testing.T) {
 		w.finish()
 	})
 }
+
+// TestFallenSaidAgain: the peer learns of a link that ended here although the
+// control link that said so was lost, or there was none.
+func TestFallenSaidAgain(t *testing.T) {
+	s, _, _ := fullSession(t)
+	for epoch := range uint64(maxFallen + 2) {
+		p := newPath(s, newNullLink(RDMA), 1+epoch)
+		s.mu.Lock()
+		s.fast = append(s.fast, p)
+		s.mu.Unlock()
+		p.Closed(errors.New("gone"))
+		p.link.Close(nil)
+	}
+	control := &heardLink{nullLink: newNullLink(TCP)}
+	_, err := s.attach(control, nil)
+	require.NoError(t, err)
+	require.Equal(t, maxFallen, control.abandoned)
+	s.Close(nil)
+	<-s.Done()
+}
+
+// heardLink counts QP_ABANDON.
+type heardLink struct {
+	*nullLink
+	abandoned int
+}
+
+func (l *heardLink) Commit(s Slot, h *wire.Header) error {
+	if h.Kind == wire.QPAbandon {
+		l.abandoned++
+	}
+	return l.nullLink.Commit(s, h)
+}

@@ -209,14 +209,32 @@ func (s *Session) drop(p *path, err error) {
 	s.steer()
 }
 
+// maxFallen is how many links that ended the peer is told of again on a new control
+// link: more than it can take for alive, unless several control links were lost
+// with what was said on them.
+const maxFallen = 16
+
+// fell tells the peer of a link that ended here, now and on each new control
+// link: what was said on one that is lost may have been lost too. A peer that
+// does not know may have no credit left there, and then never asks. Callers hold mu.
+func (s *Session) fell(f ownFrame) {
+	if len(s.fallen) == maxFallen {
+		s.fallen = s.fallen[1:]
+	}
+	s.fallen = append(s.fallen, f)
+	if s.control != nil {
+		s.post(s.control, f)
+	}
+}
+
 func (s *Session) fastEnded(p *path, err error) {
 	i := slices.Index(s.fast, p)
 	if i < 0 {
 		return // of an attempt, which knows
 	}
 	s.fast = append(s.fast[:i:i], s.fast[i+1:]...)
-	if !p.left && s.control != nil {
-		s.post(s.control, ownFrame{wire.QPAbandon, abandonText(p.epoch, err.Error())})
+	if !p.left {
+		s.fell(ownFrame{wire.QPAbandon, abandonText(p.epoch, err.Error())})
 	}
 	if s.died && time.Since(p.since) > held*s.cfg.ReturnAfter {
 		s.inRow = 0

@@ -166,6 +166,9 @@ func (s *Session) attach(link Link, first *ownFrame) (*path, error) {
 	if s.away {
 		s.post(p, ownFrame{kind: wire.GoAway})
 	}
+	for _, f := range s.fallen {
+		s.post(p, f)
+	}
 	s.alive()
 	s.plan()
 	s.steer()

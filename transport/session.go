@@ -111,6 +111,7 @@ type Session struct {
 	silent   bool          // and that was for silence
 	away     bool          // GOAWAY was said here
 	fast     []*path       // READY was seen both ways; oldest first
+	fallen   []ownFrame    // QP_ABANDON of links that ended here, the last at the end
 	try      *attempt      // at a fast link; nil: none is under way
 	next     *wire.QP      // server: the offer that waits for its end
 	move     uint32        // number of the newest move
