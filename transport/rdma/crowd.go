@@ -26,11 +26,9 @@ const (
 type crowd struct {
 	many   atomic.Bool  // the last batch that brought frames brought several
 	giving atomic.Bool  // somebody gives way, and flushes then
-	paused atomic.Int64 // until then, since start, nobody does
+	paused atomic.Int64 // until so long after born, nobody does
+	born   time.Time
 }
-
-// start is when times of crowds begin.
-var start = time.Now()
 
 // arrived notes how many frames came together.
 func (c *crowd) arrived(frames int) {
@@ -41,7 +39,7 @@ func (c *crowd) arrived(frames int) {
 
 // giveWay lets others commit, and says whether it is the caller who flushes.
 func (c *crowd) giveWay() bool {
-	began := time.Since(start)
+	began := time.Since(c.born)
 	if int64(began) < c.paused.Load() {
 		return true
 	}
@@ -50,7 +48,7 @@ func (c *crowd) giveWay() bool {
 	}
 	runtime.Gosched()
 	c.giving.Store(false) // before the flush: who commits from now on flushes
-	if ended := time.Since(start); ended-began >= timeSlice {
+	if ended := time.Since(c.born); ended-began >= timeSlice {
 		c.paused.Store(int64(ended + crowdPause))
 	}
 	return true

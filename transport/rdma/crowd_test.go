@@ -60,7 +60,7 @@ func TestCrowd(t *testing.T) {
 // Who gave way to somebody that computes does not for a while.
 func TestCrowdPauses(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	var c crowd
+	c := crowd{born: time.Now()}
 	c.arrived(1)
 	require.False(t, c.many.Load())
 	c.arrived(2)

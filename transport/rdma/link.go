@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"sync/atomic"
+	"time"
 
 	"github.com/verbena-rpc/verbena/transport"
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/credit"
@@ -64,6 +65,7 @@ func newLink(ep *endpoint, epoch uint64, own, peer *wire.QP) *link {
 		local:      addrOf(own),
 		remote:     addrOf(peer),
 		send:       ep.send,
+		crowd:      crowd{born: time.Now()},
 		connected:  make(chan struct{}),
 		dying:      make(chan struct{}),
 		done:       make(chan struct{}),
