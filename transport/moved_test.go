@@ -281,3 +281,18 @@ func TestFastLinkUnderWideTraffic(t *testing.T) {
 		payload(<-s.sink.messages)
 	})
 }
+
+// TestFlappingControl: control connections that are made and die at once are not made
+// again in a storm (case 8).
+func TestFlappingControl(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		c, s := connectOver(t, networkOf(m, nil), networkOf(m, nil))
+		for range 30 * 1000 {
+			m.cut()
+			time.Sleep(time.Millisecond)
+		}
+		require.Less(t, c.Transport().Resumes, 300)
+		arrives(t, c, s, 1)
+	})
+}

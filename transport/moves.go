@@ -202,7 +202,7 @@ func (s *Session) drop(p *path, err error) {
 	if p.fast() {
 		s.fastEnded(p, err)
 	} else if s.control == p {
-		s.controlEnded(err)
+		s.controlEnded(p, err)
 	}
 	s.alive()
 	s.plan()

@@ -35,7 +35,7 @@ type path struct {
 	counted  uint32     // of heard, at the last tick
 	silent   int        // ticks since something came
 	left     bool       // the peer knows that the link is over
-	since    time.Time  // when it could carry the lane
+	since    time.Time  // when it was there, or could carry the lane
 }
 
 // ownFrame is a frame of the session.
@@ -45,7 +45,7 @@ type ownFrame struct {
 }
 
 func newPath(s *Session, link Link, epoch uint64) *path {
-	return &path{s: s, link: link, epoch: epoch, gone: make(chan struct{})}
+	return &path{s: s, link: link, epoch: epoch, gone: make(chan struct{}), since: time.Now()}
 }
 
 func (p *path) fast() bool { return p.epoch != 0 }

@@ -20,10 +20,11 @@ const (
 	firstRedial = 10 * time.Millisecond // doubled for each in a row
 	maxRedial   = 5 * time.Second       // while a fast link works; else often enough for the session to live
 	refusals    = 3                     // connections refused in a row for the server to be gone
+	lasting     = time.Second           // what a connection must last for the next to be the first in a row
 )
 
-// controlEnded goes on without the control link. Callers hold mu.
-func (s *Session) controlEnded(err error) {
+// controlEnded goes on without the control link p. Callers hold mu.
+func (s *Session) controlEnded(p *path, err error) {
 	s.control = nil
 	if s.try != nil {
 		s.try.cancel(fmt.Errorf("control link: %w", err))
@@ -36,7 +37,11 @@ func (s *Session) controlEnded(err error) {
 	}
 	s.probe()
 	if s.client {
-		s.spawn(s.redial)
+		if s.flaps++; time.Since(p.since) > lasting {
+			s.flaps = 0
+		}
+		first := s.flaps
+		s.spawn(func() { s.redial(first) })
 	}
 }
 
@@ -73,10 +78,10 @@ func (s *Session) endLost(why error) {
 }
 
 // redial makes a new control connection, one attempt at a time, until there is
-// one or the session ends.
-func (s *Session) redial() {
+// one or the session ends. The first attempt is the n-th in a row, from 0.
+func (s *Session) redial(n int) {
 	refused := 0
-	for n := 0; ; n++ {
+	for ; ; n++ {
 		if !sleep(s.ctx, redialDelay(n, s.mostRedial(), rand.Float64())) {
 			return
 		}

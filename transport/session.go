@@ -108,6 +108,7 @@ type Session struct {
 	tellPeer bool          // a CLOSE is due
 	control  *path         // nil: lost
 	cut      error         // why it was lost
+	flaps    int           // client: control links in a row that did not last
 	silent   bool          // and that was for silence
 	away     bool          // GOAWAY was said here
 	fast     []*path       // READY was seen both ways; oldest first
