@@ -285,6 +285,16 @@ func TestFastReplacesOldContents(t *testing.T) {
 	require.True(t, proto.Equal(&testpb.All{}, msg))
 }
 
+// What was taken of the message before shows what was decoded.
+func TestFastReflectionOutlivesDecoding(t *testing.T) {
+	for _, empty := range fresh {
+		msg := empty()
+		view := msg.ProtoReflect()
+		decode(t, codec.Proto, wire(99<<3, 1), msg)
+		require.Equal(t, wire(99<<3, 1), []byte(view.GetUnknown()))
+	}
+}
+
 // case 12: nothing decoded refers to the receive slot.
 func TestFastKeepsNothingOfTheSource(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
