@@ -254,6 +254,9 @@ func benchmark(b *testing.B, c codec.Codec, messages func(int) (in, out any)) {
 			b.Fatal(err)
 		}
 		buf := make([]byte, n)
+		if _, err := c.MarshalTo(buf, in); err != nil {
+			b.Fatal(err)
+		}
 		b.Run("marshal/"+size.name, func(b *testing.B) {
 			b.ReportAllocs()
 			b.SetBytes(int64(n))

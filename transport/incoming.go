@@ -24,21 +24,24 @@ const (
 type incoming struct {
 	expected atomic.Uint32 // number of the next frame; written with mu held
 	said     atomic.Uint32 // of expected, to the peer
-	owed     atomic.Int64  // bytes taken in since
+	taken    atomic.Uint64 // bytes taken in; written with mu held, after expected
+	told     atomic.Uint64 // of taken, to the peer, at least
 
 	mu         sync.Mutex
 	from       *path // that may deliver; nil: none
 	moved      bool  // there was one
 	parts      assembler
 	duplicates uint64
+	called     uint64 // of taken, when an ACK for bytes was last due
 }
 
 // say is what the peer is told now of what was taken in.
 func (in *incoming) say() uint32 {
+	taken := in.taken.Load() // first: what is taken in meanwhile is still owed
 	e := in.expected.Load()
 	if in.said.Load() != e {
 		in.said.Store(e)
-		in.owed.Store(0)
+		in.told.Store(taken)
 	}
 	return e
 }
@@ -102,15 +105,23 @@ func (in *incoming) frame(p *path, h *wire.Header, payload []byte) (m Message, w
 		return m, false, false, nil
 	}
 	e := in.expected.Add(1)
-	had := in.owed.Load()
-	owed := in.owed.Add(int64(h.Length))
-	due = (e-in.said.Load())%owedFrames == 0 || had/owedBytes != owed/owedBytes
+	due = in.owes(e, in.taken.Add(uint64(h.Length)))
 	if payload != nil {
 		m, whole, err = in.parts.take(h, payload)
 	} else {
 		m, whole, err = in.parts.frame(h)
 	}
 	return m, whole, due, err
+}
+
+// owes says that an ACK is due for the frame before e, with which so many bytes
+// are taken in. Callers hold mu.
+func (in *incoming) owes(e uint32, taken uint64) bool {
+	if taken-max(in.told.Load(), in.called) >= owedBytes {
+		in.called = taken
+		return true
+	}
+	return (e-in.said.Load())%owedFrames == 0
 }
 
 // move lets p deliver from now on.

@@ -3,7 +3,9 @@ package transport
 import (
 	"context"
 	"encoding/binary"
+	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -138,6 +140,46 @@ func TestIncoming(t *testing.T) {
 	require.EqualValues(t, owedFrames, in.say())
 	for seq := range uint32(owedBytes >> 16) {
 		require.Equal(t, seq == owedBytes>>16-1, takes(other, owedFrames+seq, 1<<16, true), "after so many bytes")
+	}
+}
+
+// What is taken in while the peer is told of what was before counts as owed: an
+// ACK is due after so many bytes, whatever this side says meanwhile.
+func TestOwedWhileSaying(t *testing.T) {
+	const large = owedBytes - 1<<10 // of each second frame; the others have a byte
+	before := func(seq uint32) int { return int(seq/2)*(1+large) + int(seq%2) }
+	var in incoming
+	in.parts.maxMessage = large
+	p := &path{}
+	in.move(p)
+	over := make(chan struct{})
+	defer close(over)
+	go func() {
+		for {
+			select {
+			case <-over:
+				return
+			default:
+			}
+			in.say()
+			for began, gap := time.Now(), rand.N(2*time.Microsecond); time.Since(began) < gap; {
+			}
+		}
+	}()
+	told := uint32(0) // of the frames before that, the peer knows or is about to
+	for seq := range uint32(3_000_000) {
+		length := 1 + seq%2*(large-1)
+		p.landing = true
+		_, _, due, err := in.frame(p, &wire.Header{Kind: wire.Call, Lane: LaneID, Seq: seq, Length: length, Total: length}, nil)
+		require.NoError(t, err)
+		if said := in.said.Load(); due {
+			told = seq + 1
+		} else if int32(said-told) > 0 {
+			told = said
+		}
+		if unsaid := before(seq+1) - before(told); unsaid >= owedBytes {
+			t.Fatalf("%d bytes are owed after frame %d, and no ACK is due", unsaid, seq)
+		}
 	}
 }
 

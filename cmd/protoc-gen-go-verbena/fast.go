@@ -194,7 +194,7 @@ func (w fastWriter) unmarshal(message string) {
 	w.P("if x == nil {")
 	w.P("return false")
 	w.P("}")
-	w.P("*x = ", message, "{}")
+	w.P("x.Reset()")
 	w.P("return x.MergeVerbena(src)")
 	w.P("}")
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/compiler/protogen"
+	"google.golang.org/protobuf/encoding/prototext"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/descriptorpb"
 	"google.golang.org/protobuf/types/pluginpb"
@@ -29,10 +30,15 @@ func run(t *testing.T, file string, parameters ...string) (*pluginpb.CodeGenerat
 	require.NoError(t, err)
 	var set descriptorpb.FileDescriptorSet
 	require.NoError(t, proto.Unmarshal(b, &set))
+	return runOn(t, set.File, file, parameters...)
+}
+
+func runOn(t *testing.T, files []*descriptorpb.FileDescriptorProto, file string, parameters ...string) (*pluginpb.CodeGeneratorResponse, error) {
+	t.Helper()
 	plugin, err := protogen.Options{}.New(&pluginpb.CodeGeneratorRequest{
 		FileToGenerate: []string{file},
 		Parameter:      proto.String(strings.Join(append(parameters, "paths=source_relative"), ",")),
-		ProtoFile:      set.File,
+		ProtoFile:      files,
 	})
 	require.NoError(t, err)
 	err = generate(plugin)
@@ -61,8 +67,49 @@ func TestGolden(t *testing.T) {
 func TestHiddenFields(t *testing.T) {
 	resp, err := run(t, "testpb.proto", "default_api_level=API_OPAQUE")
 	require.NoError(t, err)
-	require.Contains(t, resp.File[0].GetContent(), "// AddRequest is left to protobuf: its fields are hidden.")
+	require.Contains(t, resp.File[0].GetContent(), "// AddRequest is left to protobuf: its fields may be hidden.")
 	require.NotContains(t, resp.File[0].GetContent(), "SizeVerbena")
+}
+
+// editions is what protoc makes of a file that has features in place of a
+// syntax. Not every protoc that is in use can.
+const editions = `
+	name: "editions.proto" package: "editions" syntax: "editions" edition: EDITION_2023
+	options { go_package: "verbena.test/editions" }
+	service { name: "Editions" }
+	message_type {
+		name: "Plain"
+		field { name: "any" number: 1 label: LABEL_OPTIONAL type: TYPE_STRING options { features { utf8_validation: NONE } } }
+		field { name: "text" number: 2 label: LABEL_OPTIONAL type: TYPE_STRING options { features { field_presence: IMPLICIT } } }
+		field { name: "loose" number: 3 label: LABEL_REPEATED type: TYPE_INT32 options { features { repeated_field_encoding: EXPANDED } } }
+		field { name: "packed" number: 4 label: LABEL_REPEATED type: TYPE_INT32 }
+	}
+	message_type {
+		name: "Delimited"
+		field { name: "part" number: 1 label: LABEL_OPTIONAL type: TYPE_MESSAGE type_name: ".editions.Plain"
+			options { features { message_encoding: DELIMITED } } }
+	}
+	message_type {
+		name: "Needs"
+		field { name: "n" number: 1 label: LABEL_OPTIONAL type: TYPE_INT32 options { features { field_presence: LEGACY_REQUIRED } } }
+	}`
+
+func TestEditions(t *testing.T) {
+	var file descriptorpb.FileDescriptorProto
+	require.NoError(t, prototext.Unmarshal([]byte(editions), &file))
+	resp, err := runOn(t, []*descriptorpb.FileDescriptorProto{&file}, "editions.proto")
+	require.NoError(t, err)
+	require.Len(t, resp.File, 1)
+	for _, line := range []string{
+		"b = fastpb.AnyString(b, fastpb.Present(&x.Any))",
+		"b = fastpb.String(b, &x.Text)",
+		"b = fastpb.PutTag(b, 3<<3|fastpb.VARINT)",
+		"b = fastpb.PutTag(b, 4<<3|fastpb.LEN)",
+		"// Delimited is left to protobuf: field part is a group.",
+		"// Needs is left to protobuf: field n is required.",
+	} {
+		require.Contains(t, resp.File[0].GetContent(), line)
+	}
 }
 
 func TestFilesWithoutServices(t *testing.T) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 
 	"google.golang.org/protobuf/compiler/protogen"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -30,7 +31,7 @@ func (o obstacles) of(m *protogen.Message) string {
 func (o obstacles) find(m *protogen.Message) string {
 	switch {
 	case m.APILevel != gofeaturespb.GoFeatures_API_OPEN:
-		return "its fields are hidden"
+		return "its fields may be hidden"
 	case m.Desc.ExtensionRanges().Len() > 0:
 		return "it can be extended"
 	}
@@ -43,12 +44,9 @@ func (o obstacles) find(m *protogen.Message) string {
 }
 
 func (o obstacles) inField(m *protogen.Message, f *protogen.Field) string {
-	for _, name := range fastMethods {
-		if f.GoName == name {
-			return " has the name of a method"
-		}
-	}
 	switch {
+	case slices.Contains(fastMethods, f.GoName):
+		return " has the name of a method"
 	case f.Desc.IsMap():
 		return " is a map"
 	case f.Oneof != nil && !f.Oneof.Desc.IsSynthetic():

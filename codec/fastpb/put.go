@@ -66,14 +66,7 @@ func PutFloat(b []byte, v float32) []byte { return PutFixed32(b, math.Float32bit
 func PutDouble(b []byte, v float64) []byte { return PutFixed64(b, math.Float64bits(v)) }
 
 // PutBytes puts bytes with their length before them.
-func PutBytes(b, v []byte) []byte {
-	at := len(b) - len(v)
-	if at < 0 {
-		return nil
-	}
-	copy(b[at:], v)
-	return PutLen(b[:at], len(v))
-}
+func PutBytes(b, v []byte) []byte { return PutLen(put(b, v), len(v)) }
 
 // PutString puts a string of valid UTF-8 with its length before it.
 func PutString(b []byte, v string) []byte {
@@ -84,14 +77,7 @@ func PutString(b []byte, v string) []byte {
 }
 
 // PutAnyString puts a string in any encoding with its length before it.
-func PutAnyString(b []byte, v string) []byte {
-	at := len(b) - len(v)
-	if at < 0 {
-		return nil
-	}
-	copy(b[at:], v)
-	return PutLen(b[:at], len(v))
-}
+func PutAnyString(b []byte, v string) []byte { return PutLen(put(b, v), len(v)) }
 
 // PutMessage puts a message with its length before it; a nil one is empty.
 func PutMessage(b []byte, m interface{ MarshalVerbena([]byte) []byte }) []byte {
@@ -101,11 +87,13 @@ func PutMessage(b []byte, m interface{ MarshalVerbena([]byte) []byte }) []byte {
 }
 
 // PutUnknown puts fields that Unknown has kept.
-func PutUnknown(b, kept []byte) []byte {
-	at := len(b) - len(kept)
+func PutUnknown(b, kept []byte) []byte { return put(b, kept) }
+
+func put[T []byte | string](b []byte, v T) []byte {
+	at := len(b) - len(v)
 	if at < 0 {
 		return nil
 	}
-	copy(b[at:], kept)
+	copy(b[at:], v)
 	return b[:at]
 }

@@ -98,7 +98,7 @@ func Part(b []byte) (p, rest []byte) {
 	return b[:n], b[n:]
 }
 
-// Bytes takes bytes, none of which are nil.
+// Bytes takes bytes; v is nil if there are none.
 func Bytes(b []byte, v *[]byte) []byte {
 	p, rest := Part(b)
 	if len(p) == 0 {
@@ -158,8 +158,8 @@ func Varints(p []byte) int {
 	return n
 }
 
-// After is the rest that follows a part, of which nothing must be left; nil if
-// the part was not valid.
+// After returns rest, which follows a part that was taken to its end; nil if
+// p, what is left of that part, says that it was not valid.
 func After(p, rest []byte) []byte {
 	if p == nil {
 		return nil

@@ -266,8 +266,11 @@ func (p *poller) broken() {
 	p.dev.event(verbs.AsyncEvent{Type: verbs.EventCQErr, CQ: p.cq})
 }
 
-// outstanding says that a completion or the peer's credit is waited for.
+// outstanding says that a completion or the peer's credit is waited for. It takes
+// the turn, for a caller may poll while the goroutine is about to sleep.
 func (p *poller) outstanding() bool {
+	p.turn.Lock()
+	defer p.turn.Unlock()
 	for i := range p.table {
 		ep := p.table[i].Load()
 		if ep == nil {

@@ -195,3 +195,26 @@ func TestOutOfCreditAndCutOff(t *testing.T) {
 		}
 	})
 }
+
+// A poller that is about to sleep for long looks at the endpoints of its table
+// while a helper has the turn. Fails with the race detector alone.
+func TestOutstandingBesideHelper(t *testing.T) {
+	checkLeaks(t)
+	_, ends := simEnds(t, simverbs.Config{})
+	_, links := pair(t, ends, small)
+	ep := links[0].ep
+	helped := make(chan struct{})
+	go func() {
+		defer close(helped)
+		for range 100 {
+			ep.poller.turn.Lock()
+			ep.sealed = true // as the drain of another link on this poller does
+			ep.sealed = false
+			ep.poller.turn.Unlock()
+		}
+	}()
+	for range 100 {
+		ep.poller.outstanding()
+	}
+	<-helped
+}

@@ -121,7 +121,7 @@ func (x *Payload) UnmarshalVerbena(src []byte) bool {
 	if x == nil {
 		return false
 	}
-	*x = Payload{}
+	x.Reset()
 	return x.MergeVerbena(src)
 }
 
@@ -165,7 +165,7 @@ func (x *UsageRequest) UnmarshalVerbena(src []byte) bool {
 	if x == nil {
 		return false
 	}
-	*x = UsageRequest{}
+	x.Reset()
 	return x.MergeVerbena(src)
 }
 
@@ -218,7 +218,7 @@ func (x *UsageReply) UnmarshalVerbena(src []byte) bool {
 	if x == nil {
 		return false
 	}
-	*x = UsageReply{}
+	x.Reset()
 	return x.MergeVerbena(src)
 }
 

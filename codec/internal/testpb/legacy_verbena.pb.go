@@ -158,7 +158,7 @@ func (x *Old) UnmarshalVerbena(src []byte) bool {
 	if x == nil {
 		return false
 	}
-	*x = Old{}
+	x.Reset()
 	return x.MergeVerbena(src)
 }
 
@@ -246,7 +246,7 @@ func (x *Old_Old2) UnmarshalVerbena(src []byte) bool {
 	if x == nil {
 		return false
 	}
-	*x = Old_Old2{}
+	x.Reset()
 	return x.MergeVerbena(src)
 }
 
@@ -303,7 +303,7 @@ func (x *Grouped_Item) UnmarshalVerbena(src []byte) bool {
 	if x == nil {
 		return false
 	}
-	*x = Grouped_Item{}
+	x.Reset()
 	return x.MergeVerbena(src)
 }
 

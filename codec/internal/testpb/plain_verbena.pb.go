@@ -103,7 +103,7 @@ func (x *Payload) UnmarshalVerbena(src []byte) bool {
 	if x == nil {
 		return false
 	}
-	*x = Payload{}
+	x.Reset()
 	return x.MergeVerbena(src)
 }
 
@@ -613,7 +613,7 @@ func (x *All) UnmarshalVerbena(src []byte) bool {
 	if x == nil {
 		return false
 	}
-	*x = All{}
+	x.Reset()
 	return x.MergeVerbena(src)
 }
 
@@ -975,7 +975,7 @@ func (x *All_Part) UnmarshalVerbena(src []byte) bool {
 	if x == nil {
 		return false
 	}
-	*x = All_Part{}
+	x.Reset()
 	return x.MergeVerbena(src)
 }
 
@@ -1046,7 +1046,7 @@ func (x *All_Leaf) UnmarshalVerbena(src []byte) bool {
 	if x == nil {
 		return false
 	}
-	*x = All_Leaf{}
+	x.Reset()
 	return x.MergeVerbena(src)
 }
 
@@ -1102,7 +1102,7 @@ func (x *Holder_Leaf) UnmarshalVerbena(src []byte) bool {
 	if x == nil {
 		return false
 	}
-	*x = Holder_Leaf{}
+	x.Reset()
 	return x.MergeVerbena(src)
 }
 

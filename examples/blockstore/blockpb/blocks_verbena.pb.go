@@ -154,7 +154,7 @@ func (x *PutRequest) UnmarshalVerbena(src []byte) bool {
 	if x == nil {
 		return false
 	}
-	*x = PutRequest{}
+	x.Reset()
 	return x.MergeVerbena(src)
 }
 
@@ -200,7 +200,7 @@ func (x *PutReply) UnmarshalVerbena(src []byte) bool {
 	if x == nil {
 		return false
 	}
-	*x = PutReply{}
+	x.Reset()
 	return x.MergeVerbena(src)
 }
 
@@ -246,7 +246,7 @@ func (x *GetRequest) UnmarshalVerbena(src []byte) bool {
 	if x == nil {
 		return false
 	}
-	*x = GetRequest{}
+	x.Reset()
 	return x.MergeVerbena(src)
 }
 
@@ -297,7 +297,7 @@ func (x *GetReply) UnmarshalVerbena(src []byte) bool {
 	if x == nil {
 		return false
 	}
-	*x = GetReply{}
+	x.Reset()
 	return x.MergeVerbena(src)
 }
 
@@ -348,7 +348,7 @@ func (x *DeleteRequest) UnmarshalVerbena(src []byte) bool {
 	if x == nil {
 		return false
 	}
-	*x = DeleteRequest{}
+	x.Reset()
 	return x.MergeVerbena(src)
 }
 
@@ -392,7 +392,7 @@ func (x *DeleteReply) UnmarshalVerbena(src []byte) bool {
 	if x == nil {
 		return false
 	}
-	*x = DeleteReply{}
+	x.Reset()
 	return x.MergeVerbena(src)
 }
 

@@ -103,7 +103,7 @@ func (x *Text) UnmarshalVerbena(src []byte) bool {
 	if x == nil {
 		return false
 	}
-	*x = Text{}
+	x.Reset()
 	return x.MergeVerbena(src)
 }
 

@@ -117,7 +117,7 @@ func (x *Entry) UnmarshalVerbena(src []byte) bool {
 	if x == nil {
 		return false
 	}
-	*x = Entry{}
+	x.Reset()
 	return x.MergeVerbena(src)
 }
 
@@ -179,7 +179,7 @@ func (x *Receipt) UnmarshalVerbena(src []byte) bool {
 	if x == nil {
 		return false
 	}
-	*x = Receipt{}
+	x.Reset()
 	return x.MergeVerbena(src)
 }
 

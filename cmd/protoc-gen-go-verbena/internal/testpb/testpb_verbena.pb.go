@@ -198,7 +198,7 @@ func (x *AddRequest) UnmarshalVerbena(src []byte) bool {
 	if x == nil {
 		return false
 	}
-	*x = AddRequest{}
+	x.Reset()
 	return x.MergeVerbena(src)
 }
 
@@ -249,7 +249,7 @@ func (x *Count) UnmarshalVerbena(src []byte) bool {
 	if x == nil {
 		return false
 	}
-	*x = Count{}
+	x.Reset()
 	return x.MergeVerbena(src)
 }
 
@@ -293,7 +293,7 @@ func (x *Count_Context) UnmarshalVerbena(src []byte) bool {
 	if x == nil {
 		return false
 	}
-	*x = Count_Context{}
+	x.Reset()
 	return x.MergeVerbena(src)
 }
 
@@ -339,7 +339,7 @@ func (x *Method) UnmarshalVerbena(src []byte) bool {
 	if x == nil {
 		return false
 	}
-	*x = Method{}
+	x.Reset()
 	return x.MergeVerbena(src)
 }
 
@@ -383,7 +383,7 @@ func (x *Conn) UnmarshalVerbena(src []byte) bool {
 	if x == nil {
 		return false
 	}
-	*x = Conn{}
+	x.Reset()
 	return x.MergeVerbena(src)
 }
 
