@@ -208,13 +208,11 @@ func (p *parser) frame() error {
 		return p.whole(h)
 	}
 	p.r += wire.HeaderSize
-	if h.Length > 0 {
-		if err := p.payload(h); err != nil {
-			return err
-		}
-		if p.owner.stopped() {
-			return errStopped
-		}
+	if err := p.payload(h); err != nil {
+		return err
+	}
+	if p.owner.stopped() {
+		return errStopped
 	}
 	p.count.framesReceived.Add(1)
 	return p.recv.Frame(h)
@@ -258,7 +256,7 @@ func (p *parser) check(h *wire.Header) error {
 	return nil
 }
 
-// payload puts the payload where it belongs.
+// payload puts the payload, of which a part or the sum is missing, where it belongs.
 func (p *parser) payload(h *wire.Header) error {
 	dst, err := p.recv.Land(h)
 	if err != nil {
