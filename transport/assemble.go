@@ -9,7 +9,7 @@ import (
 
 const (
 	// firstPart is the least that is allocated for a message in parts, in
-	// bytes: a chunk of a TCP link.
+	// bytes: several chunks of an RDMA link.
 	firstPart = 64 << 10
 
 	// growth is how many times what has arrived is allocated for a message

@@ -32,7 +32,7 @@ type Config struct {
 
 	// MaxMessage is the largest message taken in, in bytes. Default 64 MiB,
 	// range 4 KiB to 1 GiB. A session allocates at most four times what has
-	// arrived of a message, and 1 MiB. It takes in large messages in turn: of
+	// arrived of a message, and 2 MiB. It takes in large messages in turn: of
 	// those that have begun to arrive it holds at most twice MaxMessage, or
 	// 128 MiB if that is more.
 	MaxMessage int
@@ -64,9 +64,9 @@ type Config struct {
 
 	// ResumeWithin is how long a session lives without any link, for the client
 	// to make a new connection; and Keepalive longer where the control link
-	// was given up for silence, for the client may not know of it yet. Default 4 s, range 1 ms to 24 h. Longer outlives
-	// longer outages; until then the calls of a dead peer neither end nor give
-	// back what they hold.
+	// was given up for silence, for the client may not know of it yet. Default
+	// 4 s, range 1 ms to 24 h. Longer outlives longer outages; until then the
+	// calls of a dead peer neither end nor give back what they hold.
 	ResumeWithin time.Duration
 
 	// Standby is how many fast links a client holds ready beside the one that

@@ -49,7 +49,7 @@ type link struct {
 	ended    bool               // nothing is delivered any more
 	holding  bool               // the flush lock, for the present batch
 	came     int                // frames in it
-	header   wire.Header        // of the frame in hand: Land and Frame may read it
+	header   wire.Header        // of the frame in hand: Take may read it
 
 	stats stats
 }

@@ -266,8 +266,8 @@ func (l *link) Flush() {
 }
 
 // flushing says that somebody has the flush lock, a poller in its batch perhaps,
-// and looks once more when it lets go. Who is told no flushes, or knows who will:
-// another that found the lock taken for this relies on it.
+// and looks once more when it lets go. To ask is to have the lock for a moment, in
+// which others leave: so who is told no must flush, or know who will.
 func (r *sendRing) flushing() bool {
 	if !r.mu.TryLock() {
 		return true
