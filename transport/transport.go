@@ -89,7 +89,8 @@ type Link interface {
 	Commit(s Slot, h *wire.Header) error
 
 	// Flush lets what was committed leave, as far as the peer has room. It does
-	// not wait for the peer, nor for another that flushes. A link that was
+	// not wait for the peer, nor for another that flushes, which sends this too;
+	// it may yield once to callers that are about to commit. A link that was
 	// accepted may hold frames back until the first frame of the peer has arrived.
 	Flush()
 

@@ -257,25 +257,6 @@ func (l *link) draft(slot uint32, h wire.Header) {
 	}
 }
 
-// Flush posts what was published. See transport.Link.
-func (l *link) Flush() {
-	if l.crowd.many.Load() && (l.send.flushing() || !l.crowd.giveWay()) {
-		return
-	}
-	l.flush()
-}
-
-// flushing says that somebody has the flush lock, a poller in its batch perhaps,
-// and looks once more when it lets go. To ask is to have the lock for a moment, in
-// which others leave: so who is told no must flush, or know who will.
-func (r *sendRing) flushing() bool {
-	if !r.mu.TryLock() {
-		return true
-	}
-	r.mu.Unlock()
-	return false
-}
-
 // gaveBack tells a teardown under way that a slot may have come back.
 func (l *link) gaveBack() {
 	if l.dead() != nil {
