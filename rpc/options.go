@@ -95,7 +95,7 @@ func MaxPerSession(running, queued int) ServerOption {
 // their calls arrive. That saves handing each call to another goroutine, and
 // stalls every call of the session, and over RDMA of other sessions, for as
 // long as the handler runs: it must neither wait nor take more than some
-// microseconds. Inline handlers do not count for MaxHandlers. Responses wait
+// microseconds, nor end its goroutine (runtime.Goexit). Inline handlers do not count for MaxHandlers. Responses wait
 // in memory for a client that is slow to take them in, up to twice
 // Config.MaxMessage of the network, or 128 MiB if that is more; beyond it the
 // caller gets ResourceExhausted.
