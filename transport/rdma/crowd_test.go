@@ -4,6 +4,7 @@ import (
 	"context"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -73,16 +74,11 @@ func TestCrowdPauses(t *testing.T) {
 	require.False(t, c.giveWay(), "another flushes")
 	c.giving.Store(false)
 
-	over := make(chan struct{})
-	defer close(over)
+	var over atomic.Bool
+	defer over.Store(true)
 	for range 2 {
 		go func() {
-			for {
-				select {
-				case <-over:
-					return
-				default:
-				}
+			for !over.Load() {
 			}
 		}()
 	}
