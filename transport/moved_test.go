@@ -296,3 +296,25 @@ func TestFlappingControl(t *testing.T) {
 		arrives(t, c, s, 1)
 	})
 }
+
+// TestStreakEnds: attempts that failed before a link that held do not count for
+// the next outage, however many there are in the life of a session.
+func TestStreakEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		fc, fs := &fabric{}, &fabric{}
+		cn := networkOf(m, fc)
+		cn.Config.Standby, cn.Config.ReturnAfter, cn.Config.RetryAfter = -1, 50*time.Millisecond, 50*time.Millisecond
+		c, _ := connectOver(t, cn, networkOf(m, fs))
+		for outage := range 10 {
+			before := c.Transport()
+			require.Equal(t, transport.RDMA, before.Kind, "after %d outages", outage)
+			fs.down.Store(true)
+			fc.kill(errTest)
+			time.Sleep(500 * time.Millisecond)
+			require.GreaterOrEqual(t, c.Transport().Fallbacks, before.Fallbacks+2, "in outage %d", outage)
+			fs.down.Store(false)
+			time.Sleep(2 * time.Second)
+		}
+	})
+}

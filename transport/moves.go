@@ -236,7 +236,7 @@ func (s *Session) fastEnded(p *path, err error) {
 	if !p.left {
 		s.fell(ownFrame{wire.QPAbandon, abandonText(p.epoch, err.Error())})
 	}
-	if s.died && time.Since(p.since) > held*s.cfg.ReturnAfter {
+	if time.Since(p.since) > held*s.cfg.ReturnAfter {
 		s.inRow = 0
 	}
 	s.inRow++
