@@ -318,3 +318,20 @@ func TestStreakEnds(t *testing.T) {
 		}
 	})
 }
+
+// TestReconnectNow: an operator need not wait for the pause between attempts at a
+// control connection.
+func TestReconnectNow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		c, s := connectOver(t, networkOf(m, &fabric{}), networkOf(m, &fabric{}))
+		exchange(t, c, s)
+		m.refuses.Store(true)
+		m.cut()
+		time.Sleep(10 * time.Minute) // pauses are as long as they become
+		m.refuses.Store(false)
+		c.Reconnect()
+		time.Sleep(5 * time.Millisecond)
+		require.Equal(t, 1, c.Transport().Resumes)
+	})
+}

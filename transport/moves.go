@@ -315,7 +315,8 @@ var errReconnect = errors.New("reconnect was asked for")
 func (s *Session) Reconnect() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.inRow = 0
+	s.inRow, s.flaps = 0, 0
+	offer1(s.hurry, struct{}{})
 	for _, p := range append([]*path{s.control}, s.fast...) {
 		if p != nil {
 			p.link.Close(errReconnect)

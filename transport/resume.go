@@ -82,7 +82,7 @@ func (s *Session) endLost(why error) {
 func (s *Session) redial(n int) {
 	refused := 0
 	for ; ; n++ {
-		if !sleep(s.ctx, redialDelay(n, s.mostRedial(), rand.Float64())) {
+		if !s.rest(redialDelay(n, s.mostRedial(), rand.Float64())) {
 			return
 		}
 		err := s.resume()
@@ -115,13 +115,17 @@ func redialDelay(n int, most time.Duration, random float64) time.Duration {
 	return time.Duration(random * float64(min(firstRedial<<min(n, 16), most)))
 }
 
-func sleep(ctx context.Context, d time.Duration) bool {
+// rest waits before an attempt, unless an operator wants it now; false: the
+// session has ended.
+func (s *Session) rest(d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
 		return true
-	case <-ctx.Done():
+	case <-s.hurry:
+		return true
+	case <-s.ctx.Done():
 		return false
 	}
 }

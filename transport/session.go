@@ -109,6 +109,7 @@ type Session struct {
 	control  *path         // nil: lost
 	cut      error         // why it was lost
 	flaps    int           // client: control links in a row that did not last
+	hurry    chan struct{} // client: a token ends the pause before the next
 	silent   bool          // and that was for silence
 	away     bool          // GOAWAY was said here
 	fast     []*path       // READY was seen both ways; oldest first
@@ -141,6 +142,7 @@ func newSession(n *Network, cfg Config, client bool, m *wire.HelloMsg, link Link
 		ending:  make(chan struct{}),
 		done:    make(chan struct{}),
 		changed: make(chan struct{}),
+		hurry:   make(chan struct{}, 1),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	if both.why() != "" {
