@@ -61,11 +61,7 @@ func isEncodeError(err error) bool {
 // sizeOf is the encoded size of msg; above limit it is a sizeError.
 func sizeOf(c codec.Codec, msg any, limit int) (n int, err error) {
 	returned := false
-	defer func() {
-		if !returned {
-			err = panicked(c, recover())
-		}
-	}()
+	defer caught(c, &returned, &err)
 	n, err = c.Size(msg)
 	returned = true
 	switch {
@@ -79,10 +75,13 @@ func sizeOf(c codec.Codec, msg any, limit int) (n int, err error) {
 	return n, nil
 }
 
-// panicked makes a panic of the codec, as when another goroutine changes the
+// caught makes a panic of the codec, as when another goroutine changes the
 // message meanwhile, an error: what is reserved for the call is not ours to lose.
-func panicked(c codec.Codec, v any) error {
-	return &encodeError{fmt.Errorf("codec %s panicked: %v", c.Name(), v)}
+// It recovers only where the codec has not returned, for to ask costs.
+func caught(c codec.Codec, returned *bool, err *error) {
+	if !*returned {
+		*err = &encodeError{fmt.Errorf("codec %s panicked: %v", c.Name(), recover())}
+	}
 }
 
 // sizeError is a message that the peer would not take.
@@ -104,11 +103,7 @@ func encode(c codec.Codec, msg any, n int) (*pool.Buf, error) {
 // marshal fills dst with msg exactly.
 func marshal(c codec.Codec, dst []byte, msg any) (err error) {
 	returned := false
-	defer func() {
-		if !returned {
-			err = panicked(c, recover())
-		}
-	}()
+	defer caught(c, &returned, &err)
 	n, err := c.MarshalTo(dst, msg)
 	returned = true
 	switch {
