@@ -52,14 +52,23 @@ type rawWriter struct {
 	errno   syscall.Errno
 }
 
-// newRawWriter returns nil if conn is not a TCP connection.
-func newRawWriter(conn net.Conn) *rawWriter {
+// rawConn is the socket of conn; nil if conn is not a TCP connection.
+func rawConn(conn net.Conn) syscall.RawConn {
 	tc, ok := conn.(*net.TCPConn)
 	if !ok {
 		return nil
 	}
 	rc, err := tc.SyscallConn()
 	if err != nil {
+		return nil
+	}
+	return rc
+}
+
+// newRawWriter returns nil if conn is not a TCP connection.
+func newRawWriter(conn net.Conn) *rawWriter {
+	rc := rawConn(conn)
+	if rc == nil {
 		return nil
 	}
 	w := &rawWriter{conn: rc}
@@ -124,12 +133,8 @@ type rawReader struct {
 
 // newRawReader returns nil if conn is not a TCP connection.
 func newRawReader(conn net.Conn) *rawReader {
-	tc, ok := conn.(*net.TCPConn)
-	if !ok {
-		return nil
-	}
-	rc, err := tc.SyscallConn()
-	if err != nil {
+	rc := rawConn(conn)
+	if rc == nil {
 		return nil
 	}
 	r := &rawReader{conn: rc}
