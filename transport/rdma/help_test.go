@@ -86,3 +86,22 @@ func TestHelpersComeAndGo(t *testing.T) {
 		within(t, mode.String(), wg.Wait)
 	}
 }
+
+// A caller who still helps when the device is closed leaves the CQ alone: it is gone.
+func TestHelpAfterStop(t *testing.T) {
+	checkLeaks(t)
+	_, ends := simEnds(t, simverbs.Config{})
+	fabrics, links := pair(t, ends, small)
+	p := links[0].ep.poller
+	for _, l := range links {
+		l.Close(nil)
+		<-l.Done()
+	}
+	for _, f := range fabrics {
+		require.NoError(t, f.Close())
+	}
+	late := &link{ep: &endpoint{poller: p}} // one that has not seen its end yet
+	var waiting atomic.Int32
+	late.Help(make(chan struct{}), &waiting)
+	require.Nil(t, p.dev.fault.Load(), "it took the CQ for a broken one")
+}
