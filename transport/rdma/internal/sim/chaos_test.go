@@ -295,10 +295,14 @@ func (c *chaos) wc(host string, f wcFault) {
 	c.wcs[host] = &f
 }
 
+// holdCompletions holds them for d, or for longer where they are held already:
+// the devices here complete in order.
 func (c *chaos) holdCompletions(host string, d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.heldTo[host] = time.Now().Add(d)
+	if until := time.Now().Add(d); until.After(c.heldTo[host]) {
+		c.heldTo[host] = until
+	}
 }
 
 func (c *chaos) onCompletion(k simverbs.Completion, r *rand.Rand) (fate simverbs.Fate) {
