@@ -7,7 +7,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"os"
-	"os/exec"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -47,6 +46,7 @@ func TestCallsOutliveQP(t *testing.T) {
 	var calls, slowest atomic.Int64
 	stop := make(chan struct{})
 	var callers sync.WaitGroup
+	var unwell sync.Once
 	for i := range uint64(32) {
 		callers.Go(func() {
 			for n := uint64(0); ; n++ {
@@ -58,8 +58,13 @@ func TestCallsOutliveQP(t *testing.T) {
 				msg := pattern(int(i+n), 8+int(n*331%20000))
 				binary.LittleEndian.PutUint64(msg, i<<32|n)
 				began := time.Now()
-				if err := countOnce(ctx, conn, msg); err != nil {
-					t.Errorf("caller %d, call %d: %v", i, n, err)
+				if err := countOnce(ctx, conn, msg); ctx.Err() != nil {
+					return
+				} else if err != nil {
+					unwell.Do(func() {
+						t.Errorf("caller %d, call %d: %v%s", i, n, err, wireState())
+						cancel() // what is awaited will not come
+					})
 					return
 				}
 				slowest.Store(max(slowest.Load(), int64(time.Since(began))))
@@ -67,6 +72,8 @@ func TestCallsOutliveQP(t *testing.T) {
 			}
 		})
 	}
+	defer callers.Wait()
+	defer cancel()
 	const rounds = 3
 	for round := range rounds + 1 {
 		time.Sleep(time.Second)
@@ -119,37 +126,13 @@ func countOnce(ctx context.Context, conn *rpc.Conn, msg []byte) error {
 	return nil
 }
 
-// dropRoCE drops the packets of all QPs while during runs: a rule of the
-// kernel's routing finds no way for what comes to the port of RoCE v2.
-func dropRoCE(t *testing.T, during func()) {
-	t.Helper()
-	rule := func(do string) {
-		out, err := exec.Command("ip", "rule", do, "pref", "1", "ipproto", "17", "dport", "4791", "blackhole").CombinedOutput()
-		require.NoError(t, err, "ip rule %s: %s", do, out)
-	}
-	rule("add")
-	defer rule("del")
-	during()
-}
-
-// cutCable takes the client's interface down and, after 2 s, up, with the
-// routes that are lost with it.
-func cutCable(t *testing.T) {
-	t.Helper()
-	ip := func(args ...string) {
-		out, err := exec.Command("ip", args...).CombinedOutput()
-		require.NoError(t, err, "ip %v: %s", args, out)
-	}
-	ip("link", "set", "va", "down")
-	time.Sleep(2 * time.Second)
-	ip("link", "set", "va", "up")
-	ip("-batch", "/run/verbena-routes")
-}
-
 func await(t *testing.T, ctx context.Context, what string, is func() bool) {
 	t.Helper()
 	for !is() {
-		require.NoError(t, ctx.Err(), what)
+		if ctx.Err() != nil {
+			t.Log(wireState())
+			require.NoError(t, ctx.Err(), what)
+		}
 		time.Sleep(5 * time.Millisecond)
 	}
 }
