@@ -151,6 +151,12 @@ func (cq *compQueue) Arm() error {
 	return nil
 }
 
+func (cq *compQueue) isArmed() bool {
+	cq.mu.Lock()
+	defer cq.mu.Unlock()
+	return cq.armed
+}
+
 // releaseHeld enters the completions that were kept for this moment. Fabric.mu
 // is held.
 func (cq *compQueue) releaseHeld() {

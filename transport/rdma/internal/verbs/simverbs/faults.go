@@ -205,7 +205,7 @@ func (f *Fabric) completeFaulty(q *queuePair, cq *compQueue, e cqEntry) {
 			e.unpolled = q.produced()
 		}
 		switch {
-		case fate.HoldToArm, len(cq.held) > 0 && fate.Delay == 0: // in order behind those held
+		case fate.HoldToArm && !cq.isArmed(), len(cq.held) > 0 && fate.Delay == 0: // in order behind those held
 			cq.held = append(cq.held, e)
 			f.after(maxHold, cq.releaseHeld)
 		case fate.Delay > 0:
