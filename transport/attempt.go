@@ -209,8 +209,10 @@ func (s *Session) concluded(a *attempt, p *path, err error) bool {
 		s.post(s.control, ownFrame{wire.QPAbandon, abandonText(a.epoch, err.Error())})
 	}
 	s.info.Fallbacks++
-	s.inRow++
-	s.died = false
+	if s.control == a.from && s.control != s.doubted { // else it says nothing of fast links
+		s.inRow++
+		s.died = false
+	}
 	s.setReason(err)
 	s.relimit()
 	if s.cfg.FastLink == RequireFastLink && !s.isSettled() {

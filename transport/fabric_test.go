@@ -24,6 +24,7 @@ type memory struct {
 	control  []net.Conn          // of control links
 	refuses  atomic.Bool         // new connections
 	mute     atomic.Bool         // of new connections nothing comes back
+	dark     atomic.Bool         // nobody can be reached for new ones
 	all      []*stallable
 }
 
@@ -37,11 +38,14 @@ func (m *memory) cut() {
 }
 
 // stall lets nothing through any more on the links that there are.
-func (m *memory) stall() {
+func (m *memory) stall() { m.stalled(true) }
+
+// stalled says whether the links that there are let anything through.
+func (m *memory) stalled(is bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, c := range m.all {
-		c.stalled.Store(true)
+		c.stalled.Store(is)
 	}
 }
 
@@ -64,9 +68,12 @@ type stallable struct {
 }
 
 func (c *stallable) Write(b []byte) (int, error) {
-	if c.stalled.Load() {
-		<-c.closed
-		return 0, net.ErrClosed
+	for c.stalled.Load() {
+		select {
+		case <-c.closed:
+			return 0, net.ErrClosed
+		case <-time.After(10 * time.Millisecond):
+		}
 	}
 	return c.Conn.Write(b)
 }
@@ -110,6 +117,10 @@ func (m *memory) pipe(ctx context.Context) (net.Conn, error) {
 	m.mu.Unlock()
 	if l == nil || m.refuses.Load() {
 		return nil, syscall.ECONNREFUSED
+	}
+	if m.dark.Load() {
+		<-ctx.Done()
+		return nil, ctx.Err()
 	}
 	a, b := m.newPipe()
 	b.(*stallable).stalled.Store(m.mute.Load())

@@ -51,6 +51,7 @@ func TestFastLink(t *testing.T) {
 				cn.Config.RetryAfter = time.Hour
 				cp, sp := connectOver(t, cn, sn)
 				exchange(t, cp, sp)
+				synctest.Wait() // for attempts that have been told to end
 				for _, side := range []struct {
 					p      peer
 					reason string

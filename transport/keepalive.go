@@ -67,7 +67,10 @@ func (s *Session) listen(p *path) {
 		p.link.Close(&SilentError{s.cfg.Keepalive})
 		return
 	}
-	if p.silent == 1 || !p.sending { // not behind another that waits for room
+	switch {
+	case p.silent == 1 && p == s.control && s.client:
+		s.doubt()
+	case p.silent == 1 || !p.sending: // not behind another that waits for room
 		s.post(p, ownFrame{wire.Ping, nil})
 	}
 }

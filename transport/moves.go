@@ -243,6 +243,7 @@ func (s *Session) fastEnded(p *path, err error) {
 	s.died = true
 	if len(s.fast) == 0 {
 		s.info.Reason = "fast link: " + err.Error()
+		s.doubt() // what has cut it may have cut that too
 	}
 	s.relimit()
 	if s.cfg.FastLink == RequireFastLink && len(s.fast) == 0 {

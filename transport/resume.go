@@ -21,6 +21,7 @@ const (
 	maxRedial   = 5 * time.Second       // while a fast link works; else often enough for the session to live
 	refusals    = 3                     // connections refused in a row for the server to be gone
 	lasting     = time.Second           // what a connection must last for the next to be the first in a row
+	connectTime = time.Second           // for one to be there: TCP itself tries again after 1, 3 and 7 s
 )
 
 // controlEnded goes on without the control link p. Callers hold mu.
@@ -40,10 +41,36 @@ func (s *Session) controlEnded(p *path, err error) {
 		if s.flaps++; time.Since(p.since) > lasting {
 			s.flaps = 0
 		}
-		first := s.flaps
-		s.spawn(func() { s.redial(first) })
+		s.startRedial(s.flaps)
 	}
 }
+
+// doubt has the client make another control connection if the one it has shows no
+// sign of life soon: TCP doubles the time between its attempts, so that after an
+// outage of 7 s it would try again at 12. Callers hold mu.
+func (s *Session) doubt() {
+	p := s.control
+	if !s.client || p == nil {
+		return
+	}
+	heard := p.heard.Load()
+	s.post(p, ownFrame{wire.Ping, nil})
+	time.AfterFunc(min(probeTime, s.cfg.Keepalive), func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.control != p || p.heard.Load() != heard || s.doubted == p {
+			return
+		}
+		s.doubted, s.heard = p, heard
+		if s.try != nil {
+			s.try.cancel(errUnheard)
+		}
+		s.startRedial(0)
+	})
+}
+
+// errUnheard ends attempts at a fast link over a control link that is silent.
+var errUnheard = errors.New("nothing comes over the control link")
 
 // alive plans the end of a session that has no link, or drops that plan.
 // Callers hold mu.
@@ -77,12 +104,36 @@ func (s *Session) endLost(why error) {
 	s.endLocked("control link", err, false)
 }
 
+// startRedial has a new control connection made. The first attempt is the n-th in
+// a row, from 0. Callers hold mu.
+func (s *Session) startRedial(n int) {
+	if !s.redialing {
+		s.redialing = true
+		s.spawn(func() { s.redial(n) })
+	}
+}
+
+// redials says whether a new control connection is wanted still.
+func (s *Session) redials() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.control == nil || s.control == s.doubted && s.control.heard.Load() == s.heard {
+		return true
+	}
+	s.redialed()
+	s.plan()
+	return false
+}
+
+// redialed ends redialling. Callers hold mu.
+func (s *Session) redialed() { s.redialing, s.doubted = false, nil }
+
 // redial makes a new control connection, one attempt at a time, until there is
-// one or the session ends. The first attempt is the n-th in a row, from 0.
+// one, the one that was doubted speaks, or the session ends.
 func (s *Session) redial(n int) {
 	refused := 0
 	for ; ; n++ {
-		if !s.rest(redialDelay(n, s.mostRedial(), rand.Float64())) {
+		if !s.rest(redialDelay(n, s.mostRedial(), rand.Float64())) || !s.redials() {
 			return
 		}
 		err := s.resume()
@@ -132,12 +183,12 @@ func (s *Session) rest(d time.Duration) bool {
 
 // resume makes one control connection for the session.
 func (s *Session) resume() error {
-	ctx, cancel := context.WithTimeout(s.ctx, s.cfg.HandshakeTimeout)
-	defer cancel()
-	link, err := s.network.Carrier.Dial(ctx, s.addr)
+	link, err := s.connectAgain()
 	if err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(s.ctx, s.cfg.HandshakeTimeout)
+	defer cancel()
 	m := s.cfg.hello(s.id, s.network.reach(&s.cfg, link.Info().Local))
 	m.Lanes = []wire.LaneState{{Lane: LaneID, Next: s.lane.in.expected.Load()}}
 	err = greet(ctx, link, &m, func(peer *wire.HelloMsg) (*path, error) {
@@ -151,6 +202,12 @@ func (s *Session) resume() error {
 		<-link.Done()
 	}
 	return err
+}
+
+func (s *Session) connectAgain() (Link, error) {
+	ctx, cancel := context.WithTimeout(s.ctx, min(connectTime, s.cfg.HandshakeTimeout))
+	defer cancel()
+	return s.network.Carrier.Dial(ctx, s.addr)
 }
 
 // attach takes in a new control link, which knows the session on both sides.
@@ -168,6 +225,7 @@ func (s *Session) attach(link Link, first *ownFrame) (*path, error) {
 	}
 	p := newPath(s, link, 0)
 	s.control = p
+	s.redialed()
 	s.info.Resumes++
 	if first != nil {
 		s.post(p, *first)
@@ -206,7 +264,7 @@ func (s *Session) plan() {
 
 // mayTry says that a fast link is wanted, and could be had now.
 func (s *Session) mayTry() bool {
-	return s.client && s.err == nil && s.unable == "" && s.control != nil && s.try == nil &&
+	return s.client && s.err == nil && s.unable == "" && s.control != nil && s.control != s.doubted && s.try == nil &&
 		s.prefer != TCP && len(s.fast) < 1+s.cfg.Standby
 }
 
@@ -221,6 +279,9 @@ func (s *Session) portsChanged() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.inRow = 0
+	if s.redialing {
+		offer1(s.hurry, struct{}{})
+	}
 	if s.retry != nil && s.retry.Stop() {
 		s.retry = nil
 		s.plan()

@@ -103,32 +103,35 @@ type Session struct {
 	sinkMu sync.Mutex
 	ended  bool // the sink was told
 
-	mu       sync.Mutex
-	err      *SessionError // why it ends
-	tellPeer bool          // a CLOSE is due
-	control  *path         // nil: lost
-	cut      error         // why it was lost
-	flaps    int           // client: control links in a row that did not last
-	hurry    chan struct{} // client: a token ends the pause before the next
-	silent   bool          // and that was for silence
-	away     bool          // GOAWAY was said here
-	fast     []*path       // READY was seen both ways; oldest first
-	fallen   []ownFrame    // QP_ABANDON of links that ended here, the last at the end
-	try      *attempt      // at a fast link; nil: none is under way
-	next     *wire.QP      // server: the offer that waits for its end
-	move     uint32        // number of the newest move
-	target   *path         // client: where that goes, until it is there
-	carrying *path         // nil: the lane pauses
-	paused   time.Time     // since when
-	prefer   Kind          // client: what Migrate asked for; 0: a fast link
-	changed  chan struct{} // closed when carrying changes
-	info     Info          // what is counted
-	inRow    int           // attempts that failed and links that died, since a link held
-	died     bool          // the last of them was a link
-	retry    *time.Timer   // of the next attempt; nil: none is planned
-	lost     *time.Timer   // ends a session without links; nil: it has one
-	tick     *time.Timer   // of keepalive
-	unwatch  func()        // of the fabric; nil: not begun
+	mu        sync.Mutex
+	err       *SessionError // why it ends
+	tellPeer  bool          // a CLOSE is due
+	control   *path         // nil: lost
+	cut       error         // why it was lost
+	flaps     int           // client: control links in a row that did not last
+	hurry     chan struct{} // client: a token ends the pause before the next
+	redialing bool          // client: a goroutine makes another
+	doubted   *path         // client: the control link, where it is silent
+	heard     uint32        // of doubted, since when
+	silent    bool          // and that was for silence
+	away      bool          // GOAWAY was said here
+	fast      []*path       // READY was seen both ways; oldest first
+	fallen    []ownFrame    // QP_ABANDON of links that ended here, the last at the end
+	try       *attempt      // at a fast link; nil: none is under way
+	next      *wire.QP      // server: the offer that waits for its end
+	move      uint32        // number of the newest move
+	target    *path         // client: where that goes, until it is there
+	carrying  *path         // nil: the lane pauses
+	paused    time.Time     // since when
+	prefer    Kind          // client: what Migrate asked for; 0: a fast link
+	changed   chan struct{} // closed when carrying changes
+	info      Info          // what is counted
+	inRow     int           // attempts that failed and links that died, since a link held
+	died      bool          // the last of them was a link
+	retry     *time.Timer   // of the next attempt; nil: none is planned
+	lost      *time.Timer   // ends a session without links; nil: it has one
+	tick      *time.Timer   // of keepalive
+	unwatch   func()        // of the fabric; nil: not begun
 }
 
 // newSession makes the session of a HELLO that came over the link, and its

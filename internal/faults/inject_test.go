@@ -35,10 +35,12 @@ type injection struct {
 }
 
 // Lengths of faults: many fit into a run, and the long ones outlast the retries
-// of a QP, half a second on rxe.
+// of a QP, half a second on rxe. An outage outlasts those of TCP which come close
+// together: the next are 6 and 12 s after it began.
 const (
-	short = 800 * time.Millisecond
-	long  = 1500 * time.Millisecond
+	short  = 800 * time.Millisecond
+	long   = 1500 * time.Millisecond
+	outage = 8 * time.Second
 )
 
 const (
@@ -72,7 +74,7 @@ func allFaults() []fault {
 		{"RoCE", matchRoCE},
 		{"RoCE above 900 bytes", matchLargeRoCE},            // case 8
 		{"TCP", "protocol ip u32 match ip protocol 6 0xff"}, // case 65
-		{"everything", "protocol all matchall"},
+		{"everything", matchAll},
 	} {
 		all = append(all,
 			fault{name: d.name + " dropped", survives: true, hold: long, inject: drop(d.match, sideA, sideB)},
@@ -80,6 +82,11 @@ func allFaults() []fault {
 			fault{name: d.name + " dropped, server to client", survives: true, hold: long, inject: drop(d.match, sideB)},
 		)
 	}
+	all = append(all,
+		fault{name: "outage", survives: true, hold: outage, inject: drop(matchAll, sideA, sideB)},
+		fault{name: "outage, server to client", survives: true, hold: outage, inject: drop(matchAll, sideB)},
+		fault{name: "outage of a port", survives: true, hold: outage, inject: linkDown(sideA)},
+	)
 	for _, n := range []struct{ name, how, counter string }{
 		{"loss 0.1 %", "loss 0.1%", "drops"},
 		{"loss 1 %", "loss 1%", "drops"},
@@ -314,6 +321,7 @@ func reset(which string) func(*world) (injection, error) {
 // What a filter of tc matches.
 const (
 	matchRoCE      = "protocol ip u32 match ip protocol 17 0xff match ip dport 4791 0xffff"
+	matchAll       = "protocol all matchall"
 	matchLargeRoCE = "protocol ip basic match cmp(u8 at 9 layer network eq 17) and cmp(u16 at 2 layer network gt 900)"
 )
 

@@ -1,0 +1,82 @@
+package transport_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rpc/verbena/transport"
+	"github.com/verbena-rpc/verbena/transport/wire"
+)
+
+// outage lets nothing through for so long: QPs give up, and the TCP connections
+// that there are stay, and stay silent.
+func (m *memory) outage(c, s *fabric, d time.Duration) {
+	m.dark.Store(true)
+	m.stall()
+	c.kill(errTest)
+	s.kill(errTest)
+	time.Sleep(d)
+	m.dark.Store(false)
+}
+
+// TestLongOutage: after an outage calls go on soon, and on a fast link, although
+// the control connection neither dies nor comes back, and attempts at fast links
+// over it come to nothing.
+func TestLongOutage(t *testing.T) {
+	for _, last := range []time.Duration{time.Second, 3 * time.Second, 7 * time.Second, 20 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			m := newMemory()
+			fc, fs := &fabric{}, &fabric{}
+			cn, sn := networkOf(m, fc), networkOf(m, fs)
+			cn.Config.Keepalive, sn.Config.Keepalive = time.Hour, time.Hour
+			c, s := connectOver(t, cn, sn)
+			exchange(t, c, s)
+			time.Sleep(time.Second)
+			before := c.Transport().Attempts
+			go m.outage(fc, fs, last)
+			time.Sleep(last)
+			over := time.Now()
+			require.LessOrEqual(t, c.Transport().Attempts, before+1, "not while the control link is silent")
+			send(t, c, wire.Header{Kind: wire.Call, Call: 7}, make([]byte, 10))
+			payload(within(t, s.sink.messages))
+			require.LessOrEqual(t, time.Since(over), 3*time.Second, "after an outage of %v", last)
+			for c.Transport().Kind != transport.RDMA {
+				time.Sleep(10 * time.Millisecond)
+			}
+			require.LessOrEqual(t, time.Since(over), 5*time.Second, "after an outage of %v", last)
+			require.Equal(t, 1, c.Transport().Resumes)
+			exchange(t, c, s)
+		})
+	}
+}
+
+// TestDoubtEnds: a control connection that comes back itself is kept.
+func TestDoubtEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		fc, fs := &fabric{}, &fabric{}
+		c, s := connectOver(t, networkOf(m, fc), networkOf(m, fs))
+		exchange(t, c, s)
+		go m.outage(fc, fs, time.Hour)
+		time.Sleep(4 * time.Second)
+		m.stalled(false)
+		over := time.Now()
+		arrives(t, c, s, 7)
+		for c.Transport().Kind != transport.RDMA {
+			time.Sleep(10 * time.Millisecond)
+		}
+		require.LessOrEqual(t, time.Since(over), 5*time.Second)
+		time.Sleep(time.Minute)
+		require.Zero(t, c.Transport().Resumes)
+		require.Equal(t, transport.RDMA, c.Transport().Kind)
+		m.dark.Store(false)
+		m.cut()
+		time.Sleep(time.Second)
+		require.Equal(t, 1, c.Transport().Resumes, "once more when it dies")
+		arrives(t, c, s, 8)
+		time.Sleep(time.Hour)
+	})
+}
