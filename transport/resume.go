@@ -17,11 +17,11 @@ const held = 6
 
 // Times between the client's attempts at a control connection.
 const (
-	firstRedial = 10 * time.Millisecond // doubled for each in a row
-	maxRedial   = 5 * time.Second       // while a fast link works; else often enough for the session to live
-	refusals    = 3                     // connections refused in a row for the server to be gone
-	lasting     = time.Second           // what a connection must last for the next to be the first in a row
-	connectTime = time.Second           // for one to be there: TCP itself tries again after 1, 3 and 7 s
+	firstRedial = 10 * time.Millisecond   // doubled for each in a row
+	maxRedial   = 5 * time.Second         // while a fast link works; else often enough for the session to live
+	refusals    = 3                       // connections refused in a row for the server to be gone
+	lasting     = time.Second             // what a connection must last for the next to be the first in a row
+	connectTime = 1500 * time.Millisecond // for one to be there: TCP itself tries again after 1, 3 and 7 s
 )
 
 // controlEnded goes on without the control link p. Callers hold mu.
