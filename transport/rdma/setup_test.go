@@ -10,6 +10,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -117,17 +118,22 @@ func TestReasonIsOneLine(t *testing.T) {
 // Case 44: the GID moves to another index between two links.
 func TestGIDMoves(t *testing.T) {
 	checkLeaks(t)
-	sim, ends := simEnds(t, simverbs.Config{})
-	fabrics := [2]*Fabric{ends[0].fabric(t, small), ends[1].fabric(t, small)}
-	for _, index := range []int{3, 9, 4} {
-		sim.SetGIDs("a", "sim0", 1, []verbs.GIDEntry{
-			{Index: 0, GID: gid("fe80::1"), Type: verbs.GIDRoCEv2},
-			{Index: index, GID: gid("10.8.0.1"), Type: verbs.GIDRoCEv2},
-		})
-		links, err := join(context.Background(), fabrics, ends)
-		require.NoError(t, err)
-		exchange(t, links)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		sim, ends := simEnds(t, simverbs.Config{})
+		cfg := small
+		cfg.Poll = EventsOnly
+		fabrics := [2]*Fabric{ends[0].fabric(t, cfg), ends[1].fabric(t, cfg)}
+		for _, index := range []int{3, 9, 4} {
+			sim.SetGIDs("a", "sim0", 1, []verbs.GIDEntry{
+				{Index: 0, GID: gid("fe80::1"), Type: verbs.GIDRoCEv2},
+				{Index: index, GID: gid("10.8.0.1"), Type: verbs.GIDRoCEv2},
+			})
+			synctest.Wait() // for the event: a link made before it ends with it
+			links, err := join(context.Background(), fabrics, ends)
+			require.NoError(t, err)
+			exchange(t, links)
+		}
+	})
 }
 
 func TestPathMTUIsTheSmaller(t *testing.T) {
