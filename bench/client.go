@@ -121,7 +121,7 @@ func (c *client) newCall(codec string, size int) func() load.Call {
 // usage is what both processes have used so far.
 type usage struct {
 	client, server           load.Usage
-	kind                     transport.Kind  // of link that carries the calls
+	kind                     transport.Kind  // of the link that carries the calls
 	clientLinks, serverLinks *echo.LinkUsage // of this kind
 }
 
