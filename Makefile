@@ -22,7 +22,7 @@ VM_TIMEOUT   := 15m
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(VM) ## install what tests and benchmarks need (QEMU, a kernel, perftest); says what
+setup: $(VM) ## install what tests and benchmarks need (QEMU, a kernel, perftest, libfabric); says what
 	@$(VM) setup
 
 build: $(VM) ## build the commands into bin/
@@ -77,7 +77,7 @@ test: $(VM) ## all tests; installs what is missing, and says what it had to skip
 	@$(VM) setup || echo "setup did not succeed: what needs a device is skipped, with its reason"
 	@$(MAKE) --no-print-directory unit vm examples
 
-bench: setup build ## one table: echo calls over rdma and tcp in the VM, beside perftest
+bench: setup build ## one table: echo calls over rdma and tcp in the VM, beside perftest and libfabric
 	@$(VM) run -timeout $(VM_TIMEOUT) -out /out/=$(CURDIR)/bench-results -- $(BIN)/bench run -json /out/bench.json $(BENCH_FLAGS)
 
 bench-connect: setup build ## time to the first call in the VM, with QPs from the pool and without

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"flag"
@@ -54,7 +53,17 @@ func TestRunMeasuresEveryCell(t *testing.T) {
 			require.Equal(t, 100.0, c.Latency[len(c.Latency)-1].Percent)
 			require.LessOrEqual(t, c.P50, c.P99)
 			require.LessOrEqual(t, c.P99, c.P999)
+			for _, x := range []results.Crossings{c.ClientLinks, c.ServerLinks} {
+				require.Positive(t, x.Posts, "%+v", c)
+				require.Positive(t, x.Polls)
+				require.GreaterOrEqual(t, x.Posted, x.Posts)
+				if c.Transport == "rdma" {
+					require.GreaterOrEqual(t, x.Completions, x.Polls)
+				}
+			}
 		}
+		require.NotEqual(t, r.Perftest == nil, r.NoPeer == "")
+		require.NotEqual(t, r.Libfabric == nil, r.NoLibfabric == "")
 	}
 }
 
@@ -105,17 +114,6 @@ func TestSettingsReachTheServer(t *testing.T) {
 	out.register(fs)
 	require.NoError(t, fs.Parse(in.args()))
 	require.Equal(t, in, out)
-}
-
-func TestPerftestTable(t *testing.T) {
-	lat := " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]\n 64      1000          23.28          53879.56      24.71    \t       590.37\n"
-	v, err := tableColumn(bytes.NewBufferString("noise\n"+lat), 4)
-	require.NoError(t, err)
-	require.Equal(t, 24.71, v)
-	for _, bad := range []string{"Couldn't connect\n", " #bytes\n 64 1 2 3\n", " #bytes\n 64 1 2 3 inf\n", " #bytes\n 64 1 2 3 0.00\n"} {
-		_, err = tableColumn(bytes.NewBufferString(bad), 4)
-		require.ErrorIs(t, err, errNoFigure, bad)
-	}
 }
 
 // Each floor of -check is noticed when it is missed, alone.

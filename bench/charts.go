@@ -131,6 +131,29 @@ func cellTable(all []series) page.Table {
 	return t
 }
 
+// crossingTable has the cells whose crossings were counted: no table if there
+// are none.
+func crossingTable(all []series) []page.Table {
+	t := page.Table{Title: "Crossings into the provider, per call, and what each carried (over TCP: system calls, and frames)", Left: 1, Head: []string{
+		"", "size", "callers", "load", "crossings client", "server", "WR per post client", "server", "WC per poll client", "server",
+	}}
+	for _, s := range all {
+		c, srv := s.ClientLinks, s.ServerLinks
+		if c.Total()+srv.Total() == 0 {
+			continue
+		}
+		row := []string{s.name, results.FormatSize(s.Size), fmt.Sprint(s.Callers), rate(s.Rate)}
+		for _, v := range []float64{c.Total(), srv.Total(), c.PerPost(), srv.PerPost(), c.PerPoll(), srv.PerPoll()} {
+			row = append(row, fmt.Sprintf("%.2f", v))
+		}
+		t.Rows = append(t.Rows, row)
+	}
+	if len(t.Rows) == 0 {
+		return nil
+	}
+	return []page.Table{t}
+}
+
 // distinct values of field, in ascending order.
 func distinct(all []series, field func(series) int) (values []int) {
 	for _, s := range all {

@@ -45,6 +45,7 @@ func clientCommand(ctx context.Context, args []string) error {
 
 	r := newReport(s)
 	r.NoPeer = "it runs beside `bench run`"
+	r.NoLibfabric = r.NoPeer
 	cells := newCells(w)
 	for round := range w.rounds {
 		if err := c.round(ctx, cells, w, round); err != nil {
@@ -72,6 +73,7 @@ func finish(r *report, jsonPath string) error {
 // client is one connection to a bench server.
 type client struct {
 	network *transport.Network
+	links   *ledger
 	conn    *rpc.Conn
 	stub    echo.EchoClient
 }
@@ -81,6 +83,7 @@ func dial(ctx context.Context, s settings, local, addr string) (*client, error) 
 	if err != nil {
 		return nil, err
 	}
+	links := watchLinks(network)
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	conn, err := rpc.Dial(ctx, network, addr)
@@ -88,7 +91,7 @@ func dial(ctx context.Context, s settings, local, addr string) (*client, error) 
 		closeFabric(network)
 		return nil, err
 	}
-	return &client{network: network, conn: conn, stub: echo.NewEchoClient(conn)}, nil
+	return &client{network: network, links: links, conn: conn, stub: echo.NewEchoClient(conn)}, nil
 }
 
 func (c *client) close() {
@@ -117,8 +120,9 @@ func (c *client) newCall(codec string, size int) func() load.Call {
 
 // usage is what both processes have used so far.
 type usage struct {
-	client, server load.Usage
-	batches        uint64
+	client, server           load.Usage
+	kind                     transport.Kind  // of the link that carries the calls
+	clientLinks, serverLinks *echo.LinkUsage // of this kind
 }
 
 func (c *client) usage(ctx context.Context) (usage, error) {
@@ -126,11 +130,16 @@ func (c *client) usage(ctx context.Context) (usage, error) {
 	if err != nil {
 		return usage{}, fmt.Errorf("usage of the server: %w", err)
 	}
-	stats := c.conn.Transport().Link.Stats
+	kind, links := c.conn.Transport().Kind, u.Tcp
+	if kind == transport.RDMA {
+		links = u.Rdma
+	}
 	return usage{
-		client:  load.ReadUsage(),
-		server:  load.Usage{CPU: time.Duration(u.CpuNs), Objects: u.Objects},
-		batches: stats.SendBatches + stats.RecvBatches,
+		client:      load.ReadUsage(),
+		server:      load.Usage{CPU: time.Duration(u.CpuNs), Objects: u.Objects},
+		kind:        kind,
+		clientLinks: c.links.usage(kind),
+		serverLinks: links,
 	}, nil
 }
 
@@ -177,7 +186,10 @@ func (c *cell) measure(ctx context.Context, cl *client, w workload) error {
 	}
 	c.info = cl.conn.Transport()
 	sample := results.NewSample(m, after.client.Sub(before.client), after.server.Sub(before.server))
-	sample.Batches = float64(after.batches-before.batches) / float64(max(m.AllCalls, 1))
+	if before.kind == after.kind {
+		sample.ClientLinks = crossings(before.clientLinks, after.clientLinks, m.AllCalls)
+		sample.ServerLinks = crossings(before.serverLinks, after.serverLinks, m.AllCalls)
+	}
 	c.samples = append(c.samples, sample)
 	c.latency.Merge(m.Latency)
 	return nil

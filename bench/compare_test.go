@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -35,6 +37,21 @@ func TestCompareTellsNoiseFromChange(t *testing.T) {
 	var b bytes.Buffer
 	require.NoError(t, compareFiles(&b, run(9_998, 5), noisy))
 	require.NotContains(t, b.String(), "better (", "one stray round is no change")
+}
+
+// Files that were written before links were counted and libfabric ran.
+func TestFilesOfEarlierVersions(t *testing.T) {
+	dir := t.TempDir()
+	old, page := filepath.Join(dir, "old.json"), filepath.Join(dir, "report.html")
+	require.NoError(t, os.WriteFile(old, []byte(`{"benchmark": "run", "poll": "busy", "perftest": {"send_lat_us": 20, "send_messages_per_sec": 30000},
+		"rows": [{"transport": "rdma", "codec": "proto", "size_bytes": 64, "callers": 1, "rounds": 1, "calls_per_second": 8000, "p50_us": 120,
+		"client_batches_per_call": 3, "samples": [{"calls_per_second": 8000, "p50_us": 120, "client_batches_per_call": 3}], "latency": []}]}`), 0o600))
+	require.NoError(t, dispatch(t.Context(), []string{"report", old, "-o", page}))
+	b, err := os.ReadFile(page)
+	require.NoError(t, err)
+	require.NotContains(t, string(b), "libfabric")
+	require.NotContains(t, string(b), "per post")
+	require.NoError(t, dispatch(t.Context(), []string{"compare", old, writeSamples(t)[0]}))
 }
 
 func TestCompareReadsFiles(t *testing.T) {

@@ -94,7 +94,7 @@ func runSection(f *file) page.Section {
 	}
 	all := f.series()
 	s.Charts = append(throughput(all), append(sweeps(all), percentiles(all)...)...)
-	s.Tables = []page.Table{cellTable(all)}
+	s.Tables = append([]page.Table{cellTable(all)}, crossingTable(all)...)
 	if p := f.run.Perftest; p == nil {
 		s.Text = append(s.Text, "perftest was not run: "+f.run.NoPeer+".")
 	} else {
@@ -102,7 +102,25 @@ func runSection(f *file) page.Section {
 			perftestSize, p.SendLat, p.SendRate))
 		s.Charts = append(s.Charts, perftestCharts(f.run)...)
 	}
+	if text := libfabricText(f.run); text != "" {
+		s.Text = append(s.Text, text)
+	}
 	return s
+}
+
+// libfabricText is empty for files of versions that did not run libfabric.
+func libfabricText(r *report) string {
+	if r.Libfabric == nil {
+		if r.NoLibfabric == "" {
+			return ""
+		}
+		return "libfabric was not run: " + r.NoLibfabric + "."
+	}
+	text := fmt.Sprintf("libfabric in the same run, %d B: a round trip is twice the %.1f µs of fi_pingpong, a mean", perftestSize, r.Libfabric.Pingpong)
+	if c := r.find("rdma", perftestSize, 1); c != nil {
+		text += fmt.Sprintf("; a lone caller's p50 is %.2f of those, its mean %.2f", c.P50/r.Libfabric.roundTrip(), c.mean()/r.Libfabric.roundTrip())
+	}
+	return text + "."
 }
 
 // perftestCharts compare calls with what perftest showed in the same run.

@@ -1,6 +1,6 @@
 // Command bench measures echo calls over RDMA and TCP.
 //
-//	bench run                      both processes on this machine, each transport, beside perftest
+//	bench run                      both processes on this machine, each transport, beside perftest and libfabric
 //	bench connect                  time to the first call, with the warm pool of QPs and without
 //	bench failover                 time that calls are without a link when one dies
 //	bench report FILE...           one HTML page with charts of what these have written
@@ -27,7 +27,7 @@ var commands = []struct {
 	name, help string
 	run        func(ctx context.Context, args []string) error
 }{
-	{"run", "measure on this machine: server and client processes, every transport, perftest", runCommand},
+	{"run", "measure on this machine: server and client processes, every transport, perftest, libfabric", runCommand},
 	{"connect", "measure on this machine: time to the first call, with QPs from the pool and without", connecting.run},
 	{"failover", "measure on this machine: how long calls are without a link when one dies", failingOver.run},
 	{"report", "write one HTML page with charts of what benchmarks have written as JSON", reportCommand},

@@ -1,21 +1,14 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"errors"
-	"fmt"
-	"math"
-	"net"
-	"os/exec"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 )
 
-// perftestSize is the message size of the comparison in bytes.
+// perftestSize is the message size of the comparison in bytes, and of that with
+// libfabric.
 const perftestSize = 64
 
 // perftest is what ib_send_lat and ib_send_bw showed: medians over the rounds.
@@ -26,29 +19,15 @@ type perftest struct {
 	rates    []float64
 }
 
-// peers are the two ends between which perftest runs.
-type peers struct {
-	server, client endpoint
-}
-
-// endpoint is a port of a device and the address of its GID.
-type endpoint struct {
-	device   string
-	port     int
-	gidIndex int
-	addr     string
-}
-
 // round runs both programs once and takes their figures in.
 func (p *perftest) round(ctx context.Context, ends peers) error {
-	size := strconv.Itoa(perftestSize)
 	// Column 4 of ib_send_lat is t_typical in µs; column 4 of ib_send_bw the
 	// message rate in millions per second.
-	lat, err := runPerftest(ctx, "ib_send_lat", ends, 4, "-s", size, "-n", "1000")
+	lat, err := runPerftest(ctx, "ib_send_lat", ends, 1000)
 	if err != nil {
 		return err
 	}
-	rate, err := runPerftest(ctx, "ib_send_bw", ends, 4, "-s", size, "-n", "10000")
+	rate, err := runPerftest(ctx, "ib_send_bw", ends, 10000)
 	if err != nil {
 		return err
 	}
@@ -57,96 +36,52 @@ func (p *perftest) round(ctx context.Context, ends peers) error {
 	return nil
 }
 
-func middle(values []float64) float64 {
-	sorted := slices.Sorted(slices.Values(values))
-	return sorted[len(sorted)/2]
-}
-
-// runPerftest is perftestOnce, tried again where that printed no figure.
-func runPerftest(ctx context.Context, program string, ends peers, column int, args ...string) (v float64, err error) {
-	for range 3 {
-		if v, err = perftestOnce(ctx, program, ends, column, args...); !errors.Is(err, errNoFigure) {
-			break
-		}
-	}
-	return v, err
-}
-
-// perftestOnce runs a perftest program as server and client and returns the
-// given column (from 0) of the client's table.
-func perftestOnce(ctx context.Context, program string, ends peers, column int, args ...string) (float64, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
-	defer cancel()
+func runPerftest(ctx context.Context, program string, ends peers, messages int) (float64, error) {
 	port, err := freePort(ends.server.addr)
 	if err != nil {
 		return 0, err
 	}
-	command := func(e endpoint, peer ...string) *exec.Cmd {
-		all := []string{"-F", "-d", e.device, "-i", strconv.Itoa(e.port), "-x", strconv.Itoa(e.gidIndex), "-p", strconv.Itoa(port)}
-		return exec.CommandContext(ctx, program, append(append(all, args...), peer...)...)
+	args := func(e endpoint) []string {
+		return []string{"-F", "-d", e.device, "-i", strconv.Itoa(e.port), "-x", strconv.Itoa(e.gidIndex), "-p", port,
+			"-s", strconv.Itoa(perftestSize), "-n", strconv.Itoa(messages)}
 	}
-	server := command(ends.server)
-	if err := server.Start(); err != nil {
-		return 0, fmt.Errorf("%s server: %w", program, err)
+	p := pair{
+		program: program, column: 4, limit: 2 * time.Minute, refused: "Couldn't connect",
+		server: args(ends.server), client: append(args(ends.client), ends.server.addr),
 	}
-	defer func() { _ = server.Process.Kill(); _ = server.Wait() }()
-
-	// The client gives up at once when the server does not listen yet, and
-	// to look whether it does would be taken for the client.
-	for {
-		var out bytes.Buffer
-		client := command(ends.client, ends.server.addr)
-		client.Stdout, client.Stderr = &out, &out
-		if err = client.Run(); err == nil {
-			return tableColumn(&out, column)
-		}
-		err = fmt.Errorf("%s client: %w: %s", program, err, lastLine(out.String()))
-		if !strings.Contains(out.String(), "Couldn't connect") {
-			return 0, err
-		}
-		select {
-		case <-ctx.Done():
-			return 0, err
-		case <-time.After(200 * time.Millisecond):
-		}
-	}
+	return p.run(ctx)
 }
 
-// tableColumn finds the line of figures under perftest's "#bytes" header.
-func tableColumn(out *bytes.Buffer, column int) (float64, error) {
-	inTable := false
-	for lines := bufio.NewScanner(out); lines.Scan(); {
-		fields := strings.Fields(lines.Text())
-		if len(fields) > 0 && strings.HasPrefix(fields[0], "#bytes") {
-			inTable = true
-			continue
-		}
-		if inTable && len(fields) > column {
-			v, err := strconv.ParseFloat(fields[column], 64)
-			if err != nil || v <= 0 || math.IsInf(v, 0) {
-				return 0, fmt.Errorf("%w: %q", errNoFigure, fields[column])
-			}
-			return v, nil
-		}
-	}
-	return 0, fmt.Errorf("%w: no table with %d columns", errNoFigure, column+1)
+// libfabric is what its fi_pingpong showed between message endpoints of its
+// verbs provider, which are RC queue pairs: the median over the rounds.
+type libfabric struct {
+	Pingpong float64 `json:"fi_pingpong_us"` // half a round trip, as printed: a mean
+	times    []float64
 }
 
-// errNoFigure is a run of perftest without a usable result. It measures the
-// frequency of the CPU first, and on a busy machine finds none at times: the
-// latency is then inf.
-var errNoFigure = errors.New("perftest printed no figure")
+// roundTrip is in µs.
+func (l *libfabric) roundTrip() float64 { return 2 * l.Pingpong }
 
-func lastLine(s string) string {
-	lines := strings.Split(strings.TrimSpace(s), "\n")
-	return strings.TrimSpace(lines[len(lines)-1])
-}
-
-func freePort(addr string) (int, error) {
-	l, err := net.Listen("tcp", net.JoinHostPort(addr, "0"))
+// round runs the program once and takes its figure in.
+func (l *libfabric) round(ctx context.Context, ends peers) error {
+	port, err := freePort(ends.server.addr)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
+	// The devices find their ports and GIDs by themselves: rdma_cm goes by the
+	// addresses. Column 6 is usec/xfer.
+	args := func(e endpoint, more ...string) []string {
+		return slices.Concat([]string{"-p", "verbs", "-e", "msg", "-d", e.device, "-I", "1000", "-S", strconv.Itoa(perftestSize)}, more)
+	}
+	p := pair{
+		program: "fi_pingpong", column: 6, limit: time.Minute, refused: "Connection refused",
+		server: args(ends.server, "-B", port), client: args(ends.client, "-P", port, ends.server.addr),
+	}
+	t, err := p.run(ctx)
+	if err != nil {
+		return err
+	}
+	l.times = append(l.times, t)
+	l.Pingpong = middle(l.times)
+	return nil
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"io"
 	"slices"
@@ -19,6 +20,9 @@ type report struct {
 	Rows     []row     `json:"rows"`
 	Perftest *perftest `json:"perftest,omitempty"`
 	NoPeer   string    `json:"no_perftest,omitempty"` // why perftest did not run
+
+	Libfabric   *libfabric `json:"libfabric,omitempty"`
+	NoLibfabric string     `json:"no_libfabric,omitempty"` // why that did not run
 }
 
 func newReport(s settings) *report {
@@ -35,17 +39,34 @@ type row struct {
 	results.Cell
 }
 
+// find looks for a cell of a closed loop.
 func (r *report) find(transport string, size, callers int) *row {
 	for i := range r.Rows {
 		c := &r.Rows[i]
-		if c.Transport == transport && c.Size == size && c.Callers == callers {
+		if c.Transport == transport && c.Size == size && c.Callers == callers && c.Rate == 0 {
 			return c
 		}
 	}
 	return nil
 }
 
-// writeTable prints the cells, then perftest and the ratios to it.
+// others lets the programs of others measure once. One that fails is left out
+// from then on, and the report says why.
+func (r *report) others(ctx context.Context, ends peers) {
+	if r.Perftest != nil {
+		if err := r.Perftest.round(ctx, ends); err != nil {
+			r.Perftest, r.NoPeer = nil, err.Error()
+		}
+	}
+	if r.Libfabric != nil {
+		if err := r.Libfabric.round(ctx, ends); err != nil {
+			r.Libfabric, r.NoLibfabric = nil, err.Error()
+		}
+	}
+}
+
+// writeTable prints the cells, then what other programs showed and the ratios
+// to it.
 func (r *report) writeTable(w io.Writer) error {
 	slices.SortStableFunc(r.Rows, func(a, b row) int {
 		return cmp.Or(cmp.Compare(a.Size, b.Size), cmp.Compare(a.Callers, b.Callers),
@@ -54,11 +75,13 @@ func (r *report) writeTable(w io.Writer) error {
 	fmt.Fprintf(w, "\nEcho calls (%s), %s, %d CPUs, %s, GOMAXPROCS %d, polling: %s\n\n",
 		strings.Join(r.codecs(), ", "), r.System, r.CPUs, r.Go, r.Procs, r.Poll)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "size\tcallers\trate\tlink\tcalls/s\tp50 µs\tp99 µs\tp99.9 µs\tobjects c+s\tCPU µs c+s\tbatches\t")
+	fmt.Fprintln(t, "size\tcallers\trate\tlink\tcalls/s\tp50 µs\tp99 µs\tp99.9 µs\tobjects c+s\tCPU µs c+s\tWR/post c+s\tWC/poll c+s\tcrossings c+s\t")
 	for _, c := range r.Rows {
-		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%.0f\t%.1f\t%.1f\t%.1f\t%.1f + %.1f\t%.1f + %.1f\t%.2f\t\n",
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%.0f\t%.1f\t%.1f\t%.1f\t%.1f + %.1f\t%.1f + %.1f\t%.1f + %.1f\t%.1f + %.1f\t%.2f + %.2f\t\n",
 			results.FormatSize(c.Size), c.Callers, rate(c.Rate), c.Transport, c.CallsPerSec, c.P50, c.P99, c.P999,
-			c.ClientObjects, c.ServerObjects, c.ClientCPU, c.ServerCPU, c.Batches)
+			c.ClientObjects, c.ServerObjects, c.ClientCPU, c.ServerCPU,
+			c.ClientLinks.PerPost(), c.ServerLinks.PerPost(), c.ClientLinks.PerPoll(), c.ServerLinks.PerPoll(),
+			c.ClientLinks.Total(), c.ServerLinks.Total())
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -66,6 +89,7 @@ func (r *report) writeTable(w io.Writer) error {
 	r.writeLinks(w)
 	r.Sums.write(w)
 	r.writePerftest(w)
+	r.writeLibfabric(w)
 	return nil
 }
 
@@ -122,6 +146,22 @@ func (r *report) writePerftest(w io.Writer) {
 			c.Callers, c.P50/(2*p.SendLat), 2*c.CallsPerSec/p.SendRate)
 	}
 }
+
+func (r *report) writeLibfabric(w io.Writer) {
+	if r.Libfabric == nil {
+		fmt.Fprintf(w, "libfabric: not run: %s\n", cmp.Or(r.NoLibfabric, "no reason known"))
+		return
+	}
+	fmt.Fprintf(w, "libfabric in the same run (%d B): fi_pingpong %.1f µs per transfer (a round trip is %.1f), a mean\n",
+		perftestSize, r.Libfabric.Pingpong, r.Libfabric.roundTrip())
+	if c := r.find("rdma", perftestSize, 1); c != nil {
+		fmt.Fprintf(w, "    1 caller: p50 is %.2f round trips of fi_pingpong; its mean, %.1f µs, is %.2f of them\n",
+			c.P50/r.Libfabric.roundTrip(), c.mean(), c.mean()/r.Libfabric.roundTrip())
+	}
+}
+
+// mean time of a call in µs, of a lone caller in a closed loop.
+func (c *row) mean() float64 { return 1e6 / c.CallsPerSec }
 
 // Floors that -check holds, in the same run: see docs/benchmarks.md.
 const (

@@ -18,8 +18,9 @@ import (
 )
 
 // runCommand measures with both processes on this machine: this one is the
-// client, a child the server. Rounds are interleaved: perftest, then every
-// cell over every transport, then again, so that a noisy moment hits all alike.
+// client, a child the server. Rounds are interleaved: perftest and libfabric, then
+// every cell over every transport, then again, so that a noisy moment hits all
+// alike.
 //
 // As perftest's, both processes poll busily by default, and share the CPUs
 // evenly: more would only take each other's.
@@ -67,17 +68,13 @@ func runCommand(ctx context.Context, args []string) error {
 	subjects := newSubjects(s, w)
 	r := newReport(s)
 	if noPeer != nil {
-		r.NoPeer = noPeer.Error()
+		r.NoPeer, r.NoLibfabric = noPeer.Error(), noPeer.Error()
 	} else {
-		r.Perftest = &perftest{}
+		r.Perftest, r.Libfabric = &perftest{}, &libfabric{}
 	}
 	for round := range w.rounds {
-		progress("round %d/%d: perftest", round+1, w.rounds)
-		if r.Perftest != nil {
-			if err := r.Perftest.round(ctx, ends); err != nil {
-				r.Perftest, r.NoPeer = nil, err.Error()
-			}
-		}
+		progress("round %d/%d: perftest, libfabric", round+1, w.rounds)
+		r.others(ctx, ends)
 		for _, sub := range subjects {
 			if err := sub.round(ctx, local, server.addr, w, round); err != nil {
 				return err

@@ -37,8 +37,9 @@ func serverCommand(ctx context.Context, args []string) error {
 	}
 	defer closeFabric(network)
 
+	service := echo.Server{Links: watchLinks(network).usage}
 	server := rpc.NewServer(network)
-	if err := echo.Register(server); err != nil {
+	if err := service.Register(server); err != nil {
 		return err
 	}
 	if err := server.Listen(*listen); err != nil {

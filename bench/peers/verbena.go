@@ -15,7 +15,7 @@ func network() *transport.Network { return &transport.Network{Carrier: &tcp.Carr
 
 func serveVerbena(ready func(net.Addr)) error {
 	server := rpc.NewServer(network())
-	if err := echo.Register(server); err != nil {
+	if err := (echo.Server{}).Register(server); err != nil {
 		return err
 	}
 	if err := server.Listen("127.0.0.1:0"); err != nil {

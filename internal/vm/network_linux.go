@@ -14,14 +14,16 @@ import (
 //
 //	rxe0 ─ va 10.8.0.1 ══════ vb 10.8.1.1 ─ rxe1
 //
-// table 100: to 10.8.1.1 by va    rules 10, 12: from 10.8.0.1 to 10.8.1.1
-// table 101: to 10.8.0.1 by vb    rules 11, 13: from 10.8.1.1 to 10.8.0.1
+// table 100: to 10.8.1.1 by va    rules 10, 12, 14: from 10.8.0.1 to 10.8.1.1
+// table 101: to 10.8.0.1 by vb    rules 11, 13, 15: from 10.8.1.1 to 10.8.0.1
 //
 // The rules ask for locally made packets (iif lo), so that what arrives at the
 // other end is still looked up in the table of local addresses, moved from
 // preference 0 to 20. Rules 12 and 13 are for who has not bound an address: the
 // routes give such a client that of the other side, where it would get the one
-// it connects to and stay on lo.
+// it connects to and stay on lo. Rules 14 and 15 are for rdma_cm: it refuses a
+// connection unless the interface by which the request came leads back to who
+// sent it, and asks that for the interface (oif) without saying who asks.
 const (
 	linksScript = `link set lo up
 link add va mtu %[1]d type veth peer name vb mtu %[1]d
@@ -33,6 +35,8 @@ rule add pref 10 iif lo from 10.8.0.1 to 10.8.1.1 lookup 100
 rule add pref 11 iif lo from 10.8.1.1 to 10.8.0.1 lookup 101
 rule add pref 12 iif lo from 0.0.0.0/32 to 10.8.1.1 lookup 100
 rule add pref 13 iif lo from 0.0.0.0/32 to 10.8.0.1 lookup 101
+rule add pref 14 oif va from 10.8.0.1 to 10.8.1.1 lookup 100
+rule add pref 15 oif vb from 10.8.1.1 to 10.8.0.1 lookup 101
 rule add pref 20 lookup local
 rule del pref 0
 `

@@ -26,6 +26,7 @@ var packages = []struct{ name, why string }{
 	{"ibverbs-providers", "the verbs library's driver for rxe (and for real NICs)"},
 	{"libibverbs-dev", "infiniband/verbs.h, to check our C structures against"},
 	{"perftest", "ib_send_lat, ib_send_bw…: what the bench compares with"},
+	{"libfabric-bin", "fi_pingpong: what it compares with too"},
 	{"xz-utils", "unpacks the guest's kernel"},
 }
 

@@ -129,6 +129,24 @@ func TestVMHasTwoDevicesOnAWire(t *testing.T) {
 	require.Contains(t, got.stdout, "crossed\nnothing on lo\n")
 }
 
+// So do connections that rdma_cm makes, over the wire.
+func TestVMConnectsByRDMACM(t *testing.T) {
+	if _, err := exec.LookPath("fi_pingpong"); err != nil {
+		t.Skip("no libfabric-bin: ", err)
+	}
+	const messages = 500
+	got := runVM(t, "--", "/bin/sh", "-ec", fmt.Sprintf(`
+		packets() { cat /sys/class/net/va/statistics/tx_packets; }
+		before=$(packets)
+		fi_pingpong -p verbs -e msg -d rxe1 -I %[1]d -S 64 >/dev/null &
+		until grep -q :B9E8 /proc/net/tcp; do sleep 0.1; done # it listens on 47592
+		fi_pingpong -p verbs -e msg -d rxe0 -I %[1]d -S 64 10.8.1.1
+		wait
+		test $(($(packets) - before)) -ge %[1]d && echo crossed`, messages))
+	require.Zero(t, got.code, got.stderr)
+	require.Contains(t, got.stdout, "crossed\n")
+}
+
 // So does TCP, whether or not the client binds an address. The part that runs in
 // the guest is this test itself.
 func TestVMCarriesTCPOverTheWire(t *testing.T) {

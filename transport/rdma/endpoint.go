@@ -42,7 +42,7 @@ type endpoint struct {
 	send       *sendRing // of the present life
 	recv       recvRing
 
-	touched bool          // poller: it is in the present batch
+	touched int           // poller: completions in the present batch
 	sealed  bool          // poller: nothing is posted any more
 	drained chan struct{} // closed by the poller once sealed and all is completed
 }

@@ -112,7 +112,7 @@ func (l *link) Start(r transport.Receiver) {
 				l.deliver(a)
 			}
 		}
-		ep.endBatch()
+		ep.endBatch(0)
 	})
 }
 

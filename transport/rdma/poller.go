@@ -191,8 +191,9 @@ func (p *poller) poll() bool {
 		p.dispatch(&p.wcs[i])
 	}
 	for _, ep := range p.batch {
-		ep.touched = false
-		ep.endBatch()
+		n := ep.touched
+		ep.touched = 0
+		ep.endBatch(n)
 	}
 	p.batch = p.batch[:0]
 	return true
@@ -210,10 +211,10 @@ func (p *poller) dispatch(wc *verbs.WC) {
 		p.dev.fabric.stale.Add(1)
 		return
 	}
-	if !ep.touched {
-		ep.touched = true
+	if ep.touched == 0 {
 		p.batch = append(p.batch, ep)
 	}
+	ep.touched++
 	var slot uint32
 	var known bool
 	switch id.Kind() {

@@ -218,3 +218,32 @@ func TestOutstandingBesideHelper(t *testing.T) {
 	}
 	<-helped
 }
+
+// Each crossing counts, and what it carried: each post of sends has one signalled
+// work request, each frame received one completion and one receive posted again.
+func TestCrossingsAreCounted(t *testing.T) {
+	onBoth(t, func(t *testing.T, ends [2]end) {
+		_, links := pair(t, ends, Config{})
+		sinks := [2]*sink{newSink(), newSink()}
+		for i, l := range links {
+			l.Start(sinks[i])
+		}
+		const n = 200
+		for i := range n {
+			require.NoError(t, send(links[0], i, 64))
+			require.NoError(t, send(links[1], i, 64))
+		}
+		for i, l := range links {
+			sinks[i].await(t, n)
+			var s transport.LinkStats
+			require.Eventually(t, func() bool {
+				s = l.Info().Stats
+				return s.Completions == s.SendBatches+s.FramesReceived && s.RecvsPosted == s.FramesReceived
+			}, 10*time.Second, time.Millisecond, "side %d: %+v", i, &s)
+			require.GreaterOrEqual(t, s.FramesReceived, uint64(n))
+			require.LessOrEqual(t, s.RecvBatches, s.Completions)
+			require.Positive(t, s.RecvPosts)
+			require.LessOrEqual(t, s.RecvPosts, min(s.RecvBatches, s.RecvsPosted))
+		}
+	})
+}

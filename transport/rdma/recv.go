@@ -132,8 +132,9 @@ func (l *link) accept(frame []byte) error {
 func putSum(at, payload []byte) { binary.LittleEndian.PutUint64(at, wire.PayloadSum(payload)) }
 
 // endBatch posts the receive slots that came free and the frames that were
-// published, and serves who waits for a slot.
-func (ep *endpoint) endBatch() {
+// published, and serves who waits for a slot. The batch had n completions: none
+// where it is of frames that came before Start.
+func (ep *endpoint) endBatch(n int) {
 	l := ep.link.Load()
 	if l == nil {
 		ep.settle()
@@ -150,7 +151,10 @@ func (ep *endpoint) endBatch() {
 		l.flush()
 	}
 	ep.send.waiting.serve(ep.send.take)
-	l.stats.recvBatches.Add(1)
+	if n > 0 {
+		l.stats.recvBatches.Add(1)
+		l.stats.completions.Add(uint64(n))
+	}
 	ep.settle()
 }
 
@@ -166,6 +170,8 @@ func (l *link) repost() {
 		r.posted[wrid.ID(r.again[i].ID).Position()%maxRecvSlots] = true
 	}
 	r.outstanding += n
+	l.stats.recvPosts.Add(1)
+	l.stats.recvsPosted.Add(uint64(n))
 	l.grants.Posted(n - r.ungranted)
 	r.again, r.ungranted = r.again[:0], 0
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 type stats struct {
 	framesSent, bytesSent, sendBatches, creditStalls  atomic.Uint64 // flusher
 	framesReceived, bytesReceived, recvBatches, stale atomic.Uint64 // poller
+	completions, recvsPosted, recvPosts               atomic.Uint64 // poller
 }
 
 func (s *stats) read() transport.LinkStats {
@@ -21,6 +22,9 @@ func (s *stats) read() transport.LinkStats {
 		BytesReceived:  s.bytesReceived.Load(),
 		SendBatches:    s.sendBatches.Load(),
 		RecvBatches:    s.recvBatches.Load(),
+		Completions:    s.completions.Load(),
+		RecvsPosted:    s.recvsPosted.Load(),
+		RecvPosts:      s.recvPosts.Load(),
 		CreditStalls:   s.creditStalls.Load(),
 		Stale:          s.stale.Load(),
 	}

@@ -8,23 +8,30 @@ import (
 	"github.com/verbena-rpc/verbena/bench/internal/load"
 	"github.com/verbena-rpc/verbena/codec"
 	"github.com/verbena-rpc/verbena/rpc"
+	"github.com/verbena-rpc/verbena/transport"
 )
 
 // Server is the measured service.
-type Server struct{}
+type Server struct {
+	Links func(transport.Kind) *LinkUsage // what Usage says of links; nil: nothing
+}
 
-// Register registers it on s, with protobuf and without.
-func Register(s *rpc.Server) error {
-	return errors.Join(RegisterEchoServer(s, Server{}), s.Register(rawService, Server{}))
+// Register registers it on r, with protobuf and without.
+func (s Server) Register(r *rpc.Server) error {
+	return errors.Join(RegisterEchoServer(r, s), r.Register(rawService, s))
 }
 
 // Echo returns the message it was given.
 func (Server) Echo(_ context.Context, in *Payload) (*Payload, error) { return in, nil }
 
 // Usage is that of this process.
-func (Server) Usage(context.Context, *UsageRequest) (*UsageReply, error) {
+func (s Server) Usage(context.Context, *UsageRequest) (*UsageReply, error) {
 	u := load.ReadUsage()
-	return &UsageReply{CpuNs: uint64(u.CPU), Objects: u.Objects}, nil
+	reply := &UsageReply{CpuNs: uint64(u.CPU), Objects: u.Objects}
+	if s.Links != nil {
+		reply.Rdma, reply.Tcp = s.Links(transport.RDMA), s.Links(transport.TCP)
+	}
+	return reply, nil
 }
 
 // RawEcho returns the bytes it was given.

@@ -105,6 +105,8 @@ type UsageReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	CpuNs         uint64                 `protobuf:"varint,1,opt,name=cpu_ns,json=cpuNs,proto3" json:"cpu_ns,omitempty"` // user and system time of the process
 	Objects       uint64                 `protobuf:"varint,2,opt,name=objects,proto3" json:"objects,omitempty"`          // heap objects allocated
+	Rdma          *LinkUsage             `protobuf:"bytes,3,opt,name=rdma,proto3" json:"rdma,omitempty"`                 // of all its RDMA links
+	Tcp           *LinkUsage             `protobuf:"bytes,4,opt,name=tcp,proto3" json:"tcp,omitempty"`                   // of all its TCP links, those included that only control
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -153,6 +155,90 @@ func (x *UsageReply) GetObjects() uint64 {
 	return 0
 }
 
+func (x *UsageReply) GetRdma() *LinkUsage {
+	if x != nil {
+		return x.Rdma
+	}
+	return nil
+}
+
+func (x *UsageReply) GetTcp() *LinkUsage {
+	if x != nil {
+		return x.Tcp
+	}
+	return nil
+}
+
+// LinkUsage counts the ways into the provider of the device, and what they
+// carried; over TCP, system calls and frames.
+type LinkUsage struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Posts         uint64                 `protobuf:"varint,1,opt,name=posts,proto3" json:"posts,omitempty"`   // that posted work requests
+	Posted        uint64                 `protobuf:"varint,2,opt,name=posted,proto3" json:"posted,omitempty"` // work requests
+	Polls         uint64                 `protobuf:"varint,3,opt,name=polls,proto3" json:"polls,omitempty"`   // that brought something
+	Completions   uint64                 `protobuf:"varint,4,opt,name=completions,proto3" json:"completions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LinkUsage) Reset() {
+	*x = LinkUsage{}
+	mi := &file_echo_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LinkUsage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LinkUsage) ProtoMessage() {}
+
+func (x *LinkUsage) ProtoReflect() protoreflect.Message {
+	mi := &file_echo_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LinkUsage.ProtoReflect.Descriptor instead.
+func (*LinkUsage) Descriptor() ([]byte, []int) {
+	return file_echo_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *LinkUsage) GetPosts() uint64 {
+	if x != nil {
+		return x.Posts
+	}
+	return 0
+}
+
+func (x *LinkUsage) GetPosted() uint64 {
+	if x != nil {
+		return x.Posted
+	}
+	return 0
+}
+
+func (x *LinkUsage) GetPolls() uint64 {
+	if x != nil {
+		return x.Polls
+	}
+	return 0
+}
+
+func (x *LinkUsage) GetCompletions() uint64 {
+	if x != nil {
+		return x.Completions
+	}
+	return 0
+}
+
 var File_echo_proto protoreflect.FileDescriptor
 
 const file_echo_proto_rawDesc = "" +
@@ -161,11 +247,18 @@ const file_echo_proto_rawDesc = "" +
 	"echo.proto\x12\rverbena.bench\"\x1d\n" +
 	"\aPayload\x12\x12\n" +
 	"\x04data\x18\x01 \x01(\fR\x04data\"\x0e\n" +
-	"\fUsageRequest\"=\n" +
+	"\fUsageRequest\"\x97\x01\n" +
 	"\n" +
 	"UsageReply\x12\x15\n" +
 	"\x06cpu_ns\x18\x01 \x01(\x04R\x05cpuNs\x12\x18\n" +
-	"\aobjects\x18\x02 \x01(\x04R\aobjects2\x89\x01\n" +
+	"\aobjects\x18\x02 \x01(\x04R\aobjects\x12,\n" +
+	"\x04rdma\x18\x03 \x01(\v2\x18.verbena.bench.LinkUsageR\x04rdma\x12*\n" +
+	"\x03tcp\x18\x04 \x01(\v2\x18.verbena.bench.LinkUsageR\x03tcp\"q\n" +
+	"\tLinkUsage\x12\x14\n" +
+	"\x05posts\x18\x01 \x01(\x04R\x05posts\x12\x16\n" +
+	"\x06posted\x18\x02 \x01(\x04R\x06posted\x12\x14\n" +
+	"\x05polls\x18\x03 \x01(\x04R\x05polls\x12 \n" +
+	"\vcompletions\x18\x04 \x01(\x04R\vcompletions2\x89\x01\n" +
 	"\x04Echo\x12;\n" +
 	"\x04Echo\x12\x16.verbena.bench.Payload\x1a\x16.verbena.bench.Payload\"\x03\x90\x02\x02\x12D\n" +
 	"\x05Usage\x12\x1b.verbena.bench.UsageRequest\x1a\x19.verbena.bench.UsageReply\"\x03\x90\x02\x01B4Z2github.com/verbena-rpc/verbena/bench/internal/echob\x06proto3"
@@ -182,22 +275,25 @@ func file_echo_proto_rawDescGZIP() []byte {
 	return file_echo_proto_rawDescData
 }
 
-var file_echo_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_echo_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_echo_proto_goTypes = []any{
 	(*Payload)(nil),      // 0: verbena.bench.Payload
 	(*UsageRequest)(nil), // 1: verbena.bench.UsageRequest
 	(*UsageReply)(nil),   // 2: verbena.bench.UsageReply
+	(*LinkUsage)(nil),    // 3: verbena.bench.LinkUsage
 }
 var file_echo_proto_depIdxs = []int32{
-	0, // 0: verbena.bench.Echo.Echo:input_type -> verbena.bench.Payload
-	1, // 1: verbena.bench.Echo.Usage:input_type -> verbena.bench.UsageRequest
-	0, // 2: verbena.bench.Echo.Echo:output_type -> verbena.bench.Payload
-	2, // 3: verbena.bench.Echo.Usage:output_type -> verbena.bench.UsageReply
-	2, // [2:4] is the sub-list for method output_type
-	0, // [0:2] is the sub-list for method input_type
-	0, // [0:0] is the sub-list for extension type_name
-	0, // [0:0] is the sub-list for extension extendee
-	0, // [0:0] is the sub-list for field type_name
+	3, // 0: verbena.bench.UsageReply.rdma:type_name -> verbena.bench.LinkUsage
+	3, // 1: verbena.bench.UsageReply.tcp:type_name -> verbena.bench.LinkUsage
+	0, // 2: verbena.bench.Echo.Echo:input_type -> verbena.bench.Payload
+	1, // 3: verbena.bench.Echo.Usage:input_type -> verbena.bench.UsageRequest
+	0, // 4: verbena.bench.Echo.Echo:output_type -> verbena.bench.Payload
+	2, // 5: verbena.bench.Echo.Usage:output_type -> verbena.bench.UsageReply
+	4, // [4:6] is the sub-list for method output_type
+	2, // [2:4] is the sub-list for method input_type
+	2, // [2:2] is the sub-list for extension type_name
+	2, // [2:2] is the sub-list for extension extendee
+	0, // [0:2] is the sub-list for field type_name
 }
 
 func init() { file_echo_proto_init() }
@@ -211,7 +307,7 @@ func file_echo_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_echo_proto_rawDesc), len(file_echo_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   3,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -193,6 +193,12 @@ func (x *UsageReply) SizeVerbena() (n int) {
 	if x.Objects != 0 {
 		n += 1 + fastpb.SizeVarint(x.Objects)
 	}
+	if x.Rdma != nil {
+		n += 1 + fastpb.SizeLen(x.Rdma.SizeVerbena())
+	}
+	if x.Tcp != nil {
+		n += 1 + fastpb.SizeLen(x.Tcp.SizeVerbena())
+	}
 	return n + len(x.unknownFields)
 }
 
@@ -202,6 +208,14 @@ func (x *UsageReply) MarshalVerbena(b []byte) []byte {
 		return b
 	}
 	b = fastpb.PutUnknown(b, x.unknownFields)
+	if x.Tcp != nil {
+		b = fastpb.PutMessage(b, x.Tcp)
+		b = fastpb.PutTag(b, 4<<3|fastpb.LEN)
+	}
+	if x.Rdma != nil {
+		b = fastpb.PutMessage(b, x.Rdma)
+		b = fastpb.PutTag(b, 3<<3|fastpb.LEN)
+	}
 	if x.Objects != 0 {
 		b = fastpb.PutVarint(b, x.Objects)
 		b = fastpb.PutTag(b, 2<<3|fastpb.VARINT)
@@ -231,6 +245,88 @@ func (x *UsageReply) MergeVerbena(src []byte) bool {
 			b = fastpb.Varint(b, &x.CpuNs)
 		case 2<<3 | fastpb.VARINT:
 			b = fastpb.Varint(b, &x.Objects)
+		case 3<<3 | fastpb.LEN:
+			b = fastpb.Message(b, fastpb.Present(&x.Rdma))
+		case 4<<3 | fastpb.LEN:
+			b = fastpb.Message(b, fastpb.Present(&x.Tcp))
+		default:
+			b = fastpb.Unknown(b, tag, &x.unknownFields)
+		}
+		if b == nil {
+			return false
+		}
+		src = b
+	}
+	return true
+}
+
+// SizeVerbena is for codec.Proto.
+func (x *LinkUsage) SizeVerbena() (n int) {
+	if x == nil {
+		return 0
+	}
+	if x.Posts != 0 {
+		n += 1 + fastpb.SizeVarint(x.Posts)
+	}
+	if x.Posted != 0 {
+		n += 1 + fastpb.SizeVarint(x.Posted)
+	}
+	if x.Polls != 0 {
+		n += 1 + fastpb.SizeVarint(x.Polls)
+	}
+	if x.Completions != 0 {
+		n += 1 + fastpb.SizeVarint(x.Completions)
+	}
+	return n + len(x.unknownFields)
+}
+
+// MarshalVerbena is for codec.Proto.
+func (x *LinkUsage) MarshalVerbena(b []byte) []byte {
+	if x == nil {
+		return b
+	}
+	b = fastpb.PutUnknown(b, x.unknownFields)
+	if x.Completions != 0 {
+		b = fastpb.PutVarint(b, x.Completions)
+		b = fastpb.PutTag(b, 4<<3|fastpb.VARINT)
+	}
+	if x.Polls != 0 {
+		b = fastpb.PutVarint(b, x.Polls)
+		b = fastpb.PutTag(b, 3<<3|fastpb.VARINT)
+	}
+	if x.Posted != 0 {
+		b = fastpb.PutVarint(b, x.Posted)
+		b = fastpb.PutTag(b, 2<<3|fastpb.VARINT)
+	}
+	if x.Posts != 0 {
+		b = fastpb.PutVarint(b, x.Posts)
+		b = fastpb.PutTag(b, 1<<3|fastpb.VARINT)
+	}
+	return b
+}
+
+// UnmarshalVerbena is for codec.Proto.
+func (x *LinkUsage) UnmarshalVerbena(src []byte) bool {
+	if x == nil {
+		return false
+	}
+	x.Reset()
+	return x.MergeVerbena(src)
+}
+
+// MergeVerbena is for messages that contain this one.
+func (x *LinkUsage) MergeVerbena(src []byte) bool {
+	for len(src) > 0 {
+		tag, b := fastpb.Tag(src)
+		switch tag {
+		case 1<<3 | fastpb.VARINT:
+			b = fastpb.Varint(b, &x.Posts)
+		case 2<<3 | fastpb.VARINT:
+			b = fastpb.Varint(b, &x.Posted)
+		case 3<<3 | fastpb.VARINT:
+			b = fastpb.Varint(b, &x.Polls)
+		case 4<<3 | fastpb.VARINT:
+			b = fastpb.Varint(b, &x.Completions)
 		default:
 			b = fastpb.Unknown(b, tag, &x.unknownFields)
 		}

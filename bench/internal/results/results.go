@@ -51,7 +51,34 @@ type Sample struct {
 	ServerObjects float64 `json:"server_objects_per_call"`
 	ClientCPU     float64 `json:"client_cpu_us_per_call"` // 1 µs is a second per million calls
 	ServerCPU     float64 `json:"server_cpu_us_per_call"`
-	Batches       float64 `json:"client_batches_per_call,omitempty"` // posts and polls that brought something (rdma), system calls (tcp)
+
+	ClientLinks Crossings `json:"client_links,omitzero"` // not in files of earlier versions
+	ServerLinks Crossings `json:"server_links,omitzero"`
+}
+
+// Crossings are the ways into the provider of the device, and what they carried,
+// per call. Over TCP they are system calls, and carry frames.
+type Crossings struct {
+	Posts       float64 `json:"posts"`       // that posted work requests, or writes
+	Posted      float64 `json:"posted"`      // work requests, receives included, or frames
+	Polls       float64 `json:"polls"`       // that brought something, or reads
+	Completions float64 `json:"completions"` // or frames read
+}
+
+// PerPost is how many work requests a post carried; 0 without posts.
+func (c Crossings) PerPost() float64 { return ratio(c.Posted, c.Posts) }
+
+// PerPoll is how many completions a poll brought; 0 without polls.
+func (c Crossings) PerPoll() float64 { return ratio(c.Completions, c.Polls) }
+
+// Total is the number of crossings.
+func (c Crossings) Total() float64 { return c.Posts + c.Polls }
+
+func ratio(a, b float64) float64 {
+	if b == 0 {
+		return 0
+	}
+	return a / b
 }
 
 // NewSample puts what was measured beside what both processes used meanwhile,
@@ -86,6 +113,14 @@ func Median(samples []Sample) Sample {
 		slices.Sort(values)
 		return values[len(values)/2]
 	}
+	links := func(of func(*Sample) *Crossings) Crossings {
+		return Crossings{
+			Posts:       mid(func(s *Sample) float64 { return of(s).Posts }),
+			Posted:      mid(func(s *Sample) float64 { return of(s).Posted }),
+			Polls:       mid(func(s *Sample) float64 { return of(s).Polls }),
+			Completions: mid(func(s *Sample) float64 { return of(s).Completions }),
+		}
+	}
 	m := Sample{
 		CallsPerSec:   mid(func(s *Sample) float64 { return s.CallsPerSec }),
 		P50:           mid(func(s *Sample) float64 { return s.P50 }),
@@ -95,7 +130,8 @@ func Median(samples []Sample) Sample {
 		ServerObjects: mid(func(s *Sample) float64 { return s.ServerObjects }),
 		ClientCPU:     mid(func(s *Sample) float64 { return s.ClientCPU }),
 		ServerCPU:     mid(func(s *Sample) float64 { return s.ServerCPU }),
-		Batches:       mid(func(s *Sample) float64 { return s.Batches }),
+		ClientLinks:   links(func(s *Sample) *Crossings { return &s.ClientLinks }),
+		ServerLinks:   links(func(s *Sample) *Crossings { return &s.ServerLinks }),
 	}
 	for _, s := range samples {
 		m.Calls += s.Calls
