@@ -35,7 +35,7 @@ type queuePair struct {
 	sq                     []sendWQE
 	sqDone, sqNext, sqTail uint64
 	sqFree                 atomic.Uint64 // slots up to here may be posted again; Poll advances it under the Spec model
-	rq                     recvQueue // its own; takes nothing with an srq
+	rq                     recvQueue     // its own; takes nothing with an srq
 	srq                    *sharedQueue
 
 	requester
