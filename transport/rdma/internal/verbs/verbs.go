@@ -169,11 +169,12 @@ type QP interface {
 // posted, to whichever of its QPs a message comes to; the completion is in that
 // QP's receive CQ, under its number.
 //
-// A receive belongs to no QP until one takes it. So none is flushed when a QP
-// goes to ERR, and Destroy ends those that were not taken without a completion.
-// A QP takes one with the first packet of a message, and the device may write
-// into it until its completion, or until that QP was RESET or destroyed: then,
-// of a message that was half received, there may be no completion at all.
+// A receive belongs to no QP until one takes it, with the first packet of a
+// message. From then on the device may write into it until it completes, or
+// that QP is RESET or destroyed. A QP in ERR flushes only the one it had taken,
+// which need not have come by the time that Modify returns; RESET and Destroy
+// can lose it. Where the device raises EventQPLastWQEReached, it came before.
+// Destroy of the SRQ ends what was not taken, without completions.
 type SRQ interface {
 	// PostRecv posts receives as QP.PostRecv does, in one crossing, whatever
 	// state the QPs are in. With none posted, a QP's peer is told RNR.
