@@ -73,7 +73,7 @@ func newNIC(f *Fabric, h *host, i int, dc Device) *nic {
 	}{
 		{&a.MaxQP, 65536}, {&a.MaxQPWR, 16384}, {&a.MaxSGE, 32}, {&a.MaxCQ, 16384}, {&a.MaxCQE, 32767},
 		{&a.MaxMR, 4096}, {&a.MaxPD, 32764}, {&a.MaxQPRdAtomic, 128}, {&a.MaxQPInitRdAtomic, 128},
-		{&a.MaxSRQ, 32768}, {&a.MaxSRQWR, 32768}, {&a.MaxSRQSGE, 27},
+		{&a.MaxSRQ, 32768}, {&a.MaxSRQWR, 1 << 20}, {&a.MaxSRQSGE, 27},
 	} {
 		if *limit.field == 0 {
 			*limit.field = limit.value
