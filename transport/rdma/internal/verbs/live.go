@@ -12,7 +12,7 @@ import (
 
 // Object is a verbs object that exists: created and not yet destroyed.
 type Object struct {
-	Kind  string // "device", "PD", "MR", "CQ", "channel", "AH", "QP"
+	Kind  string // "device", "PD", "MR", "CQ", "channel", "AH", "SRQ", "QP"
 	Name  string // as in Error.Object: "rxe0", "QP 0x11"
 	Stack string // where it was created; "" unless TraceLive was on
 }

@@ -112,6 +112,8 @@ type DeviceAttr struct {
 	// MaxQPInitRdAtomic is how many a QP has outstanding; 0 if unknown.
 	MaxQPInitRdAtomic int
 	MaxSRQ            int
+	MaxSRQWR          int
+	MaxSRQSGE         int
 }
 
 // PortState is the state of a port (enum ibv_port_state).
@@ -179,13 +181,20 @@ type QPCaps struct {
 	MaxInlineData int // bytes
 }
 
+// SRQCaps are the sizes of a shared receive queue.
+type SRQCaps struct {
+	MaxWR  int
+	MaxSGE int
+}
+
 // QPInit are the arguments of CreateQP.
 type QPInit struct {
 	Type      QPType
 	SendCQ    CQ
 	RecvCQ    CQ
-	Caps      QPCaps
-	SignalAll bool // every send WR makes a completion
+	SRQ       SRQ    // of the same PD; nil: the QP has a receive queue of its own
+	Caps      QPCaps // with an SRQ, MaxRecvWR and MaxRecvSGE are ignored, and 0 in QP.Caps
+	SignalAll bool   // every send WR makes a completion
 }
 
 // AHAttr is an address vector: the path to a peer's port.
@@ -380,11 +389,13 @@ const (
 )
 
 // AsyncEvent is an asynchronous event of a device. QPNum is set for QP
-// events, CQ for CQ events, Port for port events.
+// events, CQ for CQ events, SRQ for SRQ events, Port for port events. The
+// events of an object that was destroyed meanwhile come without it.
 type AsyncEvent struct {
 	Type  EventType
 	QPNum uint32
 	CQ    CQ
+	SRQ   SRQ
 	Port  uint8
 }
 

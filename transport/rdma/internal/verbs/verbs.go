@@ -1,6 +1,7 @@
 // Package verbs is the contract between the RDMA transport and a device:
 // device, port, GID table, PD, MR, CQ with completion channel, QPs of type RC,
-// UC and UD, and asynchronous events, as libibverbs has them.
+// UC and UD, shared receive queues, and asynchronous events, as libibverbs has
+// them.
 //
 // It holds types and interfaces only. Package ibverbs implements them over
 // libibverbs, package uverbs over the kernel itself for devices whose queues
@@ -19,7 +20,7 @@
 // All methods may be called from any goroutine, except that one CQ is polled
 // by one goroutine at a time, and that the caller orders Destroy and Close
 // after every other use of the object. Objects are destroyed in the order QP,
-// CQ, CompChannel, MR, PD, Device; a device refuses with EBUSY otherwise.
+// SRQ, CQ, CompChannel, MR, PD, Device; a device refuses with EBUSY otherwise.
 package verbs
 
 import "time"
@@ -73,6 +74,10 @@ type PD interface {
 	// and stay mapped until Deregister returned.
 	RegisterMR(mem []byte, access Access) (MR, error)
 	CreateQP(init QPInit) (QP, error)
+
+	// CreateSRQ makes a receive queue that QPs of this PD share: those that
+	// are created with it as QPInit.SRQ.
+	CreateSRQ(caps SRQCaps) (SRQ, error)
 
 	// CreateAH makes an address handle, which UD sends name by its Handle.
 	CreateAH(attr AHAttr) (AH, error)
@@ -151,10 +156,37 @@ type QP interface {
 	// return, others when completed.
 	PostSend(wrs []SendWR) (n int, err error)
 
-	// PostRecv posts receives likewise.
+	// PostRecv posts receives likewise. A QP that receives from an SRQ takes
+	// none: EINVAL.
 	PostRecv(wrs []RecvWR) (n int, err error)
 
 	// Caps are the limits after rounding, at least those asked for.
 	Caps() QPCaps
+	Destroy() error
+}
+
+// SRQ is a shared receive queue. Its receives go, in the order they were
+// posted, to whichever of its QPs a message comes to; the completion is in that
+// QP's receive CQ, under its number.
+//
+// A receive belongs to no QP until one takes it, with the first packet of a
+// message. From then on the device may write into it until it completes, or
+// that QP is RESET or destroyed. A QP in ERR flushes only the one it had taken,
+// which need not have come by the time that Modify returns; RESET and Destroy
+// can lose it. Where the device raises EventQPLastWQEReached, it came before.
+// Destroy of the SRQ ends what was not taken, without completions.
+type SRQ interface {
+	// PostRecv posts receives as QP.PostRecv does, in one crossing, whatever
+	// state the QPs are in. With none posted, a QP's peer is told RNR.
+	PostRecv(wrs []RecvWR) (n int, err error)
+
+	// Arm asks for one EventSRQLimitReached, when taking a receive leaves
+	// fewer than limit. With fewer in the queue already, a device may raise
+	// it at once or with the next one taken. 0 asks for none; a later Arm
+	// replaces an earlier. Never call it on a poller: it is a command.
+	Arm(limit int) error
+
+	// Caps are the limits after rounding, at least those asked for.
+	Caps() SRQCaps
 	Destroy() error
 }

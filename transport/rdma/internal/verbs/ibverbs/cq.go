@@ -52,27 +52,16 @@ func (d *device) CreateCQ(depth int, ch verbs.CompChannel) (verbs.CQ, error) {
 	}
 
 	c := &cq{dev: d}
-	d.mu.Lock()
-	d.nextCQ++
-	c.id = d.nextCQ
-	d.cqs[c.id] = c
-	d.mu.Unlock()
-
+	c.id = d.enter(c)
 	var err error
 	c.cq, err = C.vb_create_numbered_cq(d.ctx, C.int(depth), C.uint64_t(c.id), cch)
 	if c.cq == nil {
-		d.forget(c)
+		d.forget(c.id)
 		return nil, uobject.Failure(op, d.Name(), err, cmp.Or(uobject.DepthHint(d, depth), uobject.MemlockHint(err, 0)))
 	}
 	c.depth = int(c.cq.cqe)
 	c.Born("CQ", "CQ of "+d.Name(), parents...)
 	return c, nil
-}
-
-func (d *device) forget(c *cq) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	delete(d.cqs, c.id)
 }
 
 func (c *cq) Poll(wc []verbs.WC) (int, error) {
@@ -108,7 +97,7 @@ func (c *cq) Destroy() error {
 		if err := errnoOf(C.vb_destroy_cq(c.cq)); err != nil {
 			return err
 		}
-		c.dev.forget(c)
+		c.dev.forget(c.id)
 		return nil
 	})
 }

@@ -17,16 +17,16 @@ import (
 
 // device is an open device context.
 //
-// Its CQs are known by a number, which the library hands back with an event:
-// an address could belong to the next CQ by then.
+// Its CQs and SRQs are known by a number, which the library hands back with an
+// event: an address could belong to the next one by then.
 type device struct {
 	uobject.Object
 	ctx  *C.struct_vb_context
 	wake uobject.WakeFD // of Interrupt
 
-	mu     sync.Mutex
-	cqs    map[uint64]*cq
-	nextCQ uint64
+	mu      sync.Mutex
+	sources map[uint64]any // *cq or *srq
+	next    uint64
 }
 
 func openDevice(name string, d *C.struct_vb_device) (*device, error) {
@@ -34,7 +34,7 @@ func openDevice(name string, d *C.struct_vb_device) (*device, error) {
 	if ctx == nil {
 		return nil, uobject.OpenFailure(name, err)
 	}
-	dev := &device{ctx: ctx, cqs: map[uint64]*cq{}}
+	dev := &device{ctx: ctx, sources: map[uint64]any{}}
 	if err := errnoOf(C.vb_set_nonblock(ctx.async_fd)); err != nil {
 		C.vb_close_device(ctx)
 		return nil, uobject.Failure("fcntl", name+"'s event descriptor", err)
@@ -72,6 +72,8 @@ func (d *device) Query() (verbs.DeviceAttr, error) {
 		MaxQPRdAtomic:     int(a.max_qp_rd_atom),
 		MaxQPInitRdAtomic: int(a.max_qp_init_rd_atom),
 		MaxSRQ:            int(a.max_srq),
+		MaxSRQWR:          int(a.max_srq_wr),
+		MaxSRQSGE:         int(a.max_srq_sge),
 	}, nil
 }
 
@@ -110,10 +112,28 @@ func (d *device) AsyncEvent() (verbs.AsyncEvent, error) {
 	event := verbs.AsyncEvent{Type: verbs.EventType(e._type), QPNum: uint32(e.qp_num), Port: uint8(e.port)}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if c, ok := d.cqs[uint64(e.cq_context)]; ok {
-		event.CQ = c
+	switch source := d.sources[uint64(e.source)].(type) {
+	case *cq:
+		event.CQ = source
+	case *srq:
+		event.SRQ = source
 	}
 	return event, nil
+}
+
+// enter gives the source of events a number.
+func (d *device) enter(source any) uint64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.next++
+	d.sources[d.next] = source
+	return d.next
+}
+
+func (d *device) forget(id uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.sources, id)
 }
 
 func (d *device) Interrupt() {

@@ -25,10 +25,11 @@ import (
 // qp is a queue pair. Its number, type and sizes never change.
 type qp struct {
 	uobject.Object
-	qp   *C.struct_vb_qp
-	num  uint32
-	typ  verbs.QPType
-	caps verbs.QPCaps
+	qp     *C.struct_vb_qp
+	num    uint32
+	typ    verbs.QPType
+	caps   verbs.QPCaps
+	shared bool // it receives from an SRQ
 }
 
 func (p *pd) CreateQP(init verbs.QPInit) (verbs.QP, error) {
@@ -47,9 +48,17 @@ func (p *pd) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 	if err := uobject.CheckSizes(init.Caps); err != nil {
 		return nil, uobject.Failure(op, p.Name(), syscall.EINVAL, err.Error())
 	}
-	c := C.struct_vb_qp_init_attr{
-		send_cq: send.cq, recv_cq: recv.cq, qp_type: C.uint32_t(init.Type), cap: cCaps(init.Caps),
+	parents := []*uobject.Object{&p.Object, &send.Object, &recv.Object}
+	c := C.struct_vb_qp_init_attr{send_cq: send.cq, recv_cq: recv.cq, qp_type: C.uint32_t(init.Type)}
+	if init.SRQ != nil {
+		shared, err := p.ownSRQ(op, init.SRQ)
+		if err != nil {
+			return nil, err
+		}
+		c.srq, parents = shared.srq, append(parents, &shared.Object)
+		init.Caps.MaxRecvWR, init.Caps.MaxRecvSGE = 0, 0
 	}
+	c.cap = cCaps(init.Caps)
 	if init.SignalAll {
 		c.sq_sig_all = 1
 	}
@@ -57,8 +66,11 @@ func (p *pd) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 	if q == nil {
 		return nil, uobject.Failure(op, p.Name(), err, cmp.Or(uobject.CapsHint(p.dev, init.Caps), uobject.MemlockHint(err, 0)))
 	}
-	v := &qp{qp: q, num: uint32(q.qp_num), typ: init.Type, caps: roundedCaps(q, goCaps(&c.cap))}
-	v.Born("QP", fmt.Sprintf("QP %#x of %s", v.num, p.dev.Name()), &p.Object, &send.Object, &recv.Object)
+	v := &qp{qp: q, num: uint32(q.qp_num), typ: init.Type, caps: roundedCaps(q, goCaps(&c.cap)), shared: init.SRQ != nil}
+	if v.shared {
+		v.caps.MaxRecvWR, v.caps.MaxRecvSGE = 0, 0
+	}
+	v.Born("QP", fmt.Sprintf("QP %#x of %s", v.num, p.dev.Name()), parents...)
 	return v, nil
 }
 
@@ -140,6 +152,9 @@ func (q *qp) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	const op = "ibv_post_recv"
 	if err := q.Alive(op); err != nil || len(wrs) == 0 {
 		return 0, err
+	}
+	if q.shared {
+		return 0, uobject.Failure(op, q.Name(), syscall.EINVAL, uobject.SharedHint)
 	}
 	done := C.vb_post_recv(q.qp, (*C.struct_vb_recv_req)(unsafe.Pointer(&wrs[0])), C.int(min(len(wrs), math.MaxInt32)))
 	if done.err != 0 {

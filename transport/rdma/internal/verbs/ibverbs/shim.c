@@ -88,6 +88,12 @@ struct vb_cq *vb_create_numbered_cq(struct vb_context *ctx, int depth, uint64_t 
 	return vb_create_cq(ctx, depth, (void *)(uintptr_t)id, ch, 0);
 }
 
+struct vb_srq *vb_create_numbered_srq(struct vb_pd *pd, const struct vb_srq_attr *attr, uint64_t id)
+{
+	struct vb_srq_init_attr init = {.srq_context = (void *)(uintptr_t)id, .attr = *attr};
+	return vb_create_srq(pd, &init);
+}
+
 /* Work requests per doorbell: what keeps the chain on the stack under 10 KB. */
 #define PIECE 64
 
@@ -147,9 +153,9 @@ struct vb_posted vb_post_send(struct vb_qp *qp, const struct vb_send_req *reqs, 
 	return (struct vb_posted){done, 0};
 }
 
-struct vb_posted vb_post_recv(struct vb_qp *qp, const struct vb_recv_req *reqs, int n)
+/* To a shared queue, or to that of a QP. */
+static struct vb_posted post_recvs(struct vb_srq *srq, struct vb_qp *qp, const struct vb_recv_req *reqs, int n)
 {
-	int (*post)(struct vb_qp *, struct vb_recv_wr *, struct vb_recv_wr **) = qp->context->ops.post_recv;
 	struct vb_recv_wr wr[PIECE], *bad;
 	struct vb_sge sge[PIECE];
 	int done = 0;
@@ -167,12 +173,23 @@ struct vb_posted vb_post_recv(struct vb_qp *qp, const struct vb_recv_req *reqs, 
 			};
 		}
 		bad = NULL;
-		int rc = post(qp, wr, &bad);
+		int rc = srq ? srq->context->ops.post_srq_recv(srq, wr, &bad)
+			     : qp->context->ops.post_recv(qp, wr, &bad);
 		if (rc)
 			return refused(done, bad ? bad - wr : 0, rc);
 		done += k;
 	}
 	return (struct vb_posted){done, 0};
+}
+
+struct vb_posted vb_post_recv(struct vb_qp *qp, const struct vb_recv_req *reqs, int n)
+{
+	return post_recvs(NULL, qp, reqs, n);
+}
+
+struct vb_posted vb_post_srq_recv(struct vb_srq *srq, const struct vb_recv_req *reqs, int n)
+{
+	return post_recvs(srq, NULL, reqs, n);
 }
 
 int vb_poll_cq(struct vb_cq *cq, struct vb_wc *wc, int n)
@@ -254,7 +271,11 @@ static void copy_event(struct vb_event *to, const struct vb_async_event *from)
 	*to = (struct vb_event){.type = from->event_type};
 	switch (from->event_type) {
 	case VB_EVENT_CQ_ERR:
-		to->cq_context = (uintptr_t)from->element.cq->cq_context;
+		to->source = (uintptr_t)from->element.cq->cq_context;
+		break;
+	case VB_EVENT_SRQ_ERR:
+	case VB_EVENT_SRQ_LIMIT_REACHED:
+		to->source = (uintptr_t)from->element.srq->srq_context;
 		break;
 	case VB_EVENT_QP_FATAL:
 	case VB_EVENT_QP_REQ_ERR:

@@ -37,7 +37,7 @@ struct vb_event {
 	uint32_t type;
 	uint32_t qp_num;     /* of QP events */
 	uint32_t port;       /* of port events */
-	uint64_t cq_context; /* of CQ events */
+	uint64_t source;     /* of CQ and SRQ events: the number it was created with */
 };
 
 /* How many work requests were taken, and the errno of the next. */
@@ -69,12 +69,15 @@ int vb_has_query_gid_table(void);
 /* Returns 0 or errno. */
 int vb_set_nonblock(int fd);
 
-/* ibv_create_cq with a number for the context, which events bring back. */
+/* ibv_create_cq and ibv_create_srq with a number for the context, which events
+ * bring back. */
 struct vb_cq *vb_create_numbered_cq(struct vb_context *ctx, int depth, uint64_t id,
 				    struct vb_comp_channel *ch);
+struct vb_srq *vb_create_numbered_srq(struct vb_pd *pd, const struct vb_srq_attr *attr, uint64_t id);
 
 struct vb_posted vb_post_send(struct vb_qp *qp, const struct vb_send_req *reqs, int n);
 struct vb_posted vb_post_recv(struct vb_qp *qp, const struct vb_recv_req *reqs, int n);
+struct vb_posted vb_post_srq_recv(struct vb_srq *srq, const struct vb_recv_req *reqs, int n);
 int vb_poll_cq(struct vb_cq *cq, struct vb_wc *wc, int n);
 int vb_arm_cq(struct vb_cq *cq);
 

@@ -28,6 +28,7 @@ struct vb_recv_wr;
 enum {
 	VB_QPT_UD = 4,
 	VB_QPS_RTS = 3,
+	VB_SRQ_LIMIT = 2,
 };
 
 enum vb_event_type {
@@ -294,6 +295,27 @@ struct vb_cq {
 	uint32_t async_events_completed;
 };
 
+struct vb_srq {
+	struct vb_context *context;
+	void *srq_context;
+	struct vb_pd *pd;
+	uint32_t handle;
+	pthread_mutex_t mutex;
+	pthread_cond_t cond;
+	uint32_t events_completed;
+};
+
+struct vb_srq_attr {
+	uint32_t max_wr;
+	uint32_t max_sge;
+	uint32_t srq_limit;
+};
+
+struct vb_srq_init_attr {
+	void *srq_context;
+	struct vb_srq_attr attr;
+};
+
 struct vb_qp {
 	struct vb_context *context;
 	void *qp_context;
@@ -379,6 +401,7 @@ struct vb_async_event {
 	union {
 		struct vb_cq *cq;
 		struct vb_qp *qp;
+		struct vb_srq *srq;
 		int port_num;
 	} element;
 	uint32_t event_type;
@@ -412,6 +435,8 @@ struct vb_async_event {
 	  (ctx, depth, cq_context, ch, vector)) \
 	X(void, vb_ack_cq_events, ibv_ack_cq_events, "IBVERBS_1.1", \
 	  (struct vb_cq *cq, unsigned int n), (cq, n)) \
+	X(struct vb_srq *, vb_create_srq, ibv_create_srq, "IBVERBS_1.1", \
+	  (struct vb_pd *pd, struct vb_srq_init_attr *init), (pd, init)) \
 	X(struct vb_qp *, vb_create_qp, ibv_create_qp, "IBVERBS_1.1", \
 	  (struct vb_pd *pd, struct vb_qp_init_attr *init), (pd, init)) \
 	X(struct vb_ah *, vb_create_ah, ibv_create_ah, "IBVERBS_1.1", \
@@ -440,6 +465,12 @@ struct vb_async_event {
 	  (struct vb_cq *cq), (cq)) \
 	X(int, vb_get_cq_event, ibv_get_cq_event, "IBVERBS_1.1", \
 	  (struct vb_comp_channel *ch, struct vb_cq **cq, void **cq_context), (ch, cq, cq_context)) \
+	X(int, vb_modify_srq, ibv_modify_srq, "IBVERBS_1.1", \
+	  (struct vb_srq *srq, struct vb_srq_attr *attr, int mask), (srq, attr, mask)) \
+	X(int, vb_query_srq, ibv_query_srq, "IBVERBS_1.1", \
+	  (struct vb_srq *srq, struct vb_srq_attr *attr), (srq, attr)) \
+	X(int, vb_destroy_srq, ibv_destroy_srq, "IBVERBS_1.1", \
+	  (struct vb_srq *srq), (srq)) \
 	X(int, vb_modify_qp, ibv_modify_qp, "IBVERBS_1.1", \
 	  (struct vb_qp *qp, struct vb_qp_attr *attr, int mask), (qp, attr, mask)) \
 	X(int, vb_query_qp, ibv_query_qp, "IBVERBS_1.1", \

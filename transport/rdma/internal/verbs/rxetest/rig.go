@@ -96,10 +96,13 @@ func (e *End) findGID() verbs.GIDEntry {
 	return gids[i]
 }
 
-func (e *End) qp() verbs.QP {
+func (e *End) qp() verbs.QP { return e.qpOn(nil) }
+
+// qpOn makes a QP that receives from an SRQ, unless that is nil.
+func (e *End) qpOn(srq verbs.SRQ) verbs.QP {
 	e.t.Helper()
 	q, err := e.pd.CreateQP(verbs.QPInit{
-		Type: verbs.RC, SendCQ: e.cq, RecvCQ: e.cq,
+		Type: verbs.RC, SendCQ: e.cq, RecvCQ: e.cq, SRQ: srq,
 		Caps: verbs.QPCaps{MaxSendWR: 200, MaxRecvWR: 200, MaxSendSGE: 1, MaxRecvSGE: 1},
 	})
 	require.NoError(e.t, err)
@@ -141,11 +144,15 @@ func connect(t testing.TB, pa, pb verbs.Provider) *pair {
 	t.Helper()
 	p := &pair{a: Open(t, pa, "rxe0"), b: Open(t, pb, "rxe1")}
 	p.qa, p.qb = p.a.qp(), p.b.qp()
+	p.connect()
+	return p
+}
+
+func (p *pair) connect() {
 	p.a.toInit(p.qa)
 	p.b.toInit(p.qb)
 	p.a.toRTS(p.qa, p.qb, p.b)
 	p.b.toRTS(p.qb, p.qa, p.a)
-	return p
 }
 
 // recvs are n receives of size bytes, IDs from 1000, at the end of the memory.

@@ -27,6 +27,8 @@ func Run(t *testing.T, p verbs.Provider) {
 		{"AHKeepsPD", testAHKeepsPD},
 		{"ErrorsSayWhy", testErrorsSayWhy},
 		{"Allocations", testAllocations},
+		{"SharedBatches", testSharedBatches},
+		{"SharedHalfReceived", testSharedHalfReceived},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.test(t, p) })
 	}
@@ -173,6 +175,15 @@ func testErrorsSayWhy(t *testing.T, p verbs.Provider) {
 	_, err = e.Dev.CreateCQ(16, other.ch)
 	require.ErrorContains(t, err, "the channel is of another device")
 
+	_, err = e.pd.CreateSRQ(verbs.SRQCaps{MaxWR: 1 << 28, MaxSGE: 1})
+	require.ErrorContains(t, err, "MaxWR 268435456 is above the device's limit")
+	_, err = e.pd.CreateQP(verbs.QPInit{Type: verbs.RC, SendCQ: e.cq, RecvCQ: e.cq, SRQ: other.srq(1)})
+	require.ErrorContains(t, err, "SRQ must be an SRQ of the same PD")
+	srq := e.srq(4)
+	require.ErrorContains(t, srq.Arm(1000), "a limit of 1000, the queue has room for")
+	_, err = e.qpOn(srq).PostRecv(e.recvs(1, 8))
+	require.ErrorContains(t, err, "post there")
+
 	q := e.qp()
 	err = q.Modify(&verbs.QPAttr{State: verbs.RTS}, verbs.AttrState)
 	var failed *verbs.Error
@@ -185,6 +196,7 @@ func testErrorsSayWhy(t *testing.T, p verbs.Provider) {
 // The data path allocates nothing.
 func testAllocations(t *testing.T, p verbs.Provider) {
 	c := connect(t, p, p)
+	srq := c.b.srq(200)
 	recv, send := c.b.recvs(1, 64), []verbs.SendWR{c.a.send(1, 0, 64, verbs.SendSignaled)}
 	wc := make([]verbs.WC, 16)
 	drain := func(cq verbs.CQ) {
@@ -193,6 +205,7 @@ func testAllocations(t *testing.T, p verbs.Provider) {
 	}
 	allocs := testing.AllocsPerRun(50, func() {
 		_, _ = c.qb.PostRecv(recv)
+		_, _ = srq.PostRecv(recv)
 		_, _ = c.qa.PostSend(send)
 		drain(c.b.cq)
 		drain(c.a.cq)

@@ -67,11 +67,14 @@ func (f *Fabric) KillDevice(hostName, device string) {
 		q.forget()
 		q.attr.State = verbs.Err
 	}
+	for _, s := range n.srqs {
+		s.recvs.clear()
+	}
 	n.raise(verbs.AsyncEvent{Type: verbs.EventDeviceFatal})
 }
 
-// ReviveDevice brings a device back that KillDevice killed. What its QPs had
-// is lost.
+// ReviveDevice brings a device back that KillDevice killed. What its QPs and
+// SRQs had is lost.
 func (f *Fabric) ReviveDevice(hostName, device string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -121,6 +124,17 @@ func (f *Fabric) FailCQs(hostName, device string) {
 	defer f.mu.Unlock()
 	for _, cq := range f.nic(hostName, device).cqs {
 		cq.dev.events.push(verbs.AsyncEvent{Type: verbs.EventCQErr, CQ: cq})
+	}
+}
+
+// FailSRQs puts each SRQ of a device into error and raises SRQ_ERR for it. As
+// on rxe, it takes receives from then on but gives none: peers are told RNR.
+func (f *Fabric) FailSRQs(hostName, device string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, s := range f.nic(hostName, device).srqs {
+		s.failed = true
+		s.dev.events.push(verbs.AsyncEvent{Type: verbs.EventSRQErr, SRQ: s})
 	}
 }
 

@@ -24,6 +24,7 @@ type nic struct {
 
 	open    []*device // contexts, in the order they were opened
 	cqs     []*compQueue
+	srqs    []*sharedQueue
 	qps     map[uint32]*queuePair
 	lastQPN uint32
 	ahs     map[uint64]*ah
@@ -71,7 +72,8 @@ func newNIC(f *Fabric, h *host, i int, dc Device) *nic {
 		value int
 	}{
 		{&a.MaxQP, 65536}, {&a.MaxQPWR, 16384}, {&a.MaxSGE, 32}, {&a.MaxCQ, 16384}, {&a.MaxCQE, 32767},
-		{&a.MaxMR, 4096}, {&a.MaxPD, 32764}, {&a.MaxQPRdAtomic, 128}, {&a.MaxQPInitRdAtomic, 128}, {&a.MaxSRQ, 32768},
+		{&a.MaxMR, 4096}, {&a.MaxPD, 32764}, {&a.MaxQPRdAtomic, 128}, {&a.MaxQPInitRdAtomic, 128},
+		{&a.MaxSRQ, 32768}, {&a.MaxSRQWR, 1 << 20}, {&a.MaxSRQSGE, 27},
 	} {
 		if *limit.field == 0 {
 			*limit.field = limit.value

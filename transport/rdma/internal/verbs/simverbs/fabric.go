@@ -45,6 +45,9 @@ type Model uint8
 //	send slot is free again    when completed          when its or a later
 //	                                                   completion was polled
 //	queue sizes                2^n - 1                 2^n (CQ: 2^n - 1)
+//	QP with an SRQ to ERR      no event                LAST_WQE_REACHED
+//	SRQ limit above what is    event with the next     event at once
+//	posted                     receive taken
 const (
 	RXE  Model = iota // rdma_rxe of Linux 6.1, as measured
 	Spec              // the InfiniBand specification, as hardware does it

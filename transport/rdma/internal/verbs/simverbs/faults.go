@@ -151,11 +151,11 @@ func (f *Fabric) planned(h *host, verb string) (errno syscall.Errno) {
 
 // plannedPost is planned for the data path, which is not counted unless there
 // is something to count for.
-func (f *Fabric) plannedPost(q *queuePair, verb string) syscall.Errno {
+func (f *Fabric) plannedPost(d *device, verb string) syscall.Errno {
 	if len(f.failures) == 0 && f.cfg.Faults.OnCall == nil {
 		return 0
 	}
-	return f.planned(q.dev.nic.host, verb)
+	return f.planned(d.nic.host, verb)
 }
 
 // judge draws what happens to a packet.

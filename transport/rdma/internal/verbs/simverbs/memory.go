@@ -114,6 +114,11 @@ func (m *mr) Deregister() error {
 			d.f.violation("%s deregistered under %d outstanding work requests of %s", m.name, n, qp.name)
 		}
 	}
+	for _, s := range d.nic.srqs {
+		if n := s.recvs.naming(m); n > 0 {
+			d.f.violation("%s deregistered under %d receives of %s", m.name, n, s.name)
+		}
+	}
 	d.nic.mrs[m.key>>8-1].mr = nil
 	m.mem = nil
 	return nil

@@ -37,7 +37,7 @@ func (q *queuePair) carryOut() {
 
 func (q *queuePair) postSend(wr *verbs.SendWR) (syscall.Errno, string) {
 	f := q.dev.f
-	if errno := f.plannedPost(q, "ibv_post_send"); errno != 0 {
+	if errno := f.plannedPost(q.dev, "ibv_post_send"); errno != 0 {
 		return errno, "planned fault"
 	}
 	switch {
@@ -100,7 +100,7 @@ func (q *queuePair) PostRecv(wrs []verbs.RecvWR) (int, error) {
 }
 
 func (q *queuePair) postRecv(wr *verbs.RecvWR) (syscall.Errno, string) {
-	if errno := q.dev.f.plannedPost(q, "ibv_post_recv"); errno != 0 {
+	if errno := q.dev.f.plannedPost(q.dev, "ibv_post_recv"); errno != 0 {
 		return errno, "planned fault"
 	}
 	switch {
@@ -108,12 +108,12 @@ func (q *queuePair) postRecv(wr *verbs.RecvWR) (syscall.Errno, string) {
 		return syscall.EBADF, "it was destroyed before"
 	case q.dev.nic.dead:
 		return syscall.EIO, "the device is dead"
+	case q.srq != nil:
+		return syscall.EINVAL, "the QP receives from its SRQ: post there"
 	case q.in(verbs.Reset):
 		return syscall.EINVAL, "it is in RESET"
-	case q.rqTail-q.rqHead >= uint64(q.caps.MaxRecvWR):
+	case !q.rq.push(wr):
 		return syscall.ENOMEM, fmt.Sprintf("receive queue of %d is full", q.caps.MaxRecvWR)
 	}
-	*q.rwr(q.rqTail) = *wr
-	q.rqTail++
 	return 0, ""
 }

@@ -35,8 +35,8 @@ type queuePair struct {
 	sq                     []sendWQE
 	sqDone, sqNext, sqTail uint64
 	sqFree                 atomic.Uint64 // slots up to here may be posted again; Poll advances it under the Spec model
-	rq                     []verbs.RecvWR
-	rqHead, rqTail         uint64
+	rq                     recvQueue     // its own; takes nothing with an srq
+	srq                    *sharedQueue
 
 	requester
 	responder
@@ -84,7 +84,17 @@ func (p *pd) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 	if !ok1 || !ok2 || scq.dev != d || rcq.dev != d || scq.gone || rcq.gone {
 		return refuse(syscall.EINVAL, "a QP needs two CQs of its device")
 	}
+	from := []*object{&p.object, &scq.object, &rcq.object}
 	c := init.Caps
+	srq, ok := init.SRQ.(*sharedQueue)
+	switch {
+	case init.SRQ == nil:
+	case !ok || srq.pd != p || srq.gone:
+		return refuse(syscall.EINVAL, "SRQ must be an SRQ of the same PD")
+	default:
+		c.MaxRecvWR, c.MaxRecvSGE = 0, 0
+		from = append(from, &srq.object)
+	}
 	for _, limit := range []struct {
 		name       string
 		value, max int
@@ -103,17 +113,19 @@ func (p *pd) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 
 	// As rxe has it: inline data shares the space of the gather elements, 16
 	// bytes each.
-	c.MaxSendWR, c.MaxRecvWR = d.f.roundQueue(c.MaxSendWR), d.f.roundQueue(c.MaxRecvWR)
-	c.MaxSendSGE, c.MaxRecvSGE = max(c.MaxSendSGE, 1), max(c.MaxRecvSGE, 1)
+	c.MaxSendWR, c.MaxSendSGE = d.f.roundQueue(c.MaxSendWR), max(c.MaxSendSGE, 1)
+	if srq == nil {
+		c.MaxRecvWR, c.MaxRecvSGE = d.f.roundQueue(c.MaxRecvWR), max(c.MaxRecvSGE, 1)
+	}
 	c.MaxInlineData = max(16*c.MaxSendSGE, (c.MaxInlineData+15)&^15)
 	c.MaxInlineData = min(c.MaxInlineData, d.nic.maxInline)
 
 	q := &queuePair{
 		dev: d, pd: p, scq: scq, rcq: rcq, typ: init.Type, caps: c, sigAll: init.SignalAll, num: d.nic.newQPN(),
-		made: new(atomic.Int64), sq: make([]sendWQE, max(c.MaxSendWR, 1)), rq: make([]verbs.RecvWR, max(c.MaxRecvWR, 1)),
+		made: new(atomic.Int64), sq: make([]sendWQE, max(c.MaxSendWR, 1)), rq: newRecvQueue(c.MaxRecvWR), srq: srq,
 	}
 	d.nic.qps[q.num] = q
-	q.born("QP", fmt.Sprintf("QP %#x", q.num), &p.object, &scq.object, &rcq.object)
+	q.born("QP", fmt.Sprintf("QP %#x", q.num), from...)
 	return q, nil
 }
 
@@ -171,7 +183,7 @@ func (q *queuePair) Destroy() error {
 
 // abandon notes a life that ends before all of it was completed and polled.
 func (q *queuePair) abandon() {
-	if q.heard && (q.sqDone < q.sqTail || q.rqHead < q.rqTail || q.made.Load() > 0) {
+	if q.heard && (q.sqDone < q.sqTail || !q.rq.empty() || q.made.Load() > 0) {
 		q.dev.f.stats.Abandoned++
 	}
 }
@@ -189,7 +201,7 @@ func (q *queuePair) forget() {
 	q.attr.State = verbs.Reset
 	q.sqDone, q.sqNext = q.sqTail, q.sqTail
 	q.free(q.sqTail)
-	q.rqHead = q.rqTail
+	q.rq.clear()
 	q.requester = requester{}
 	q.responder = responder{}
 	q.dst = nil
@@ -205,16 +217,10 @@ func (q *queuePair) outstanding(m *mr) (n int) {
 			n++
 		}
 	}
-	for i := q.rqHead; i < q.rqTail; i++ {
-		if r := q.rwr(i); r.LKey == m.key && r.Length > 0 {
-			n++
-		}
-	}
-	return n
+	return n + q.rq.naming(m)
 }
 
-func (q *queuePair) wqe(i uint64) *sendWQE      { return &q.sq[i%uint64(len(q.sq))] }
-func (q *queuePair) rwr(i uint64) *verbs.RecvWR { return &q.rq[i%uint64(len(q.rq))] }
+func (q *queuePair) wqe(i uint64) *sendWQE { return &q.sq[i%uint64(len(q.sq))] }
 
 // enterErr moves the QP to ERR and flushes: first the receives, then the
 // sends, those that the peer has as well.
@@ -227,11 +233,13 @@ func (q *queuePair) enterErr() {
 	q.flushSends()
 }
 
+// flushRecvs flushes the QP's own receives. Those of an SRQ stay for others.
 func (q *queuePair) flushRecvs() {
-	for q.rqHead < q.rqTail {
-		id := q.rwr(q.rqHead).ID
-		q.rqHead++
-		q.completeRecv(verbs.WC{ID: id, Status: verbs.WCWRFlushErr})
+	for !q.rq.empty() {
+		q.completeRecv(verbs.WC{ID: q.rq.pop(), Status: verbs.WCWRFlushErr})
+	}
+	if q.srq != nil && q.dev.f.cfg.Model == Spec {
+		q.dev.events.push(verbs.AsyncEvent{Type: verbs.EventQPLastWQEReached, QPNum: q.num})
 	}
 }
 

@@ -95,9 +95,7 @@ func (q *queuePair) onRequest(p *packet) {
 func (q *queuePair) failResponder(told, own verbs.WCStatus) {
 	switch {
 	case own != verbs.WCSuccess:
-		id := q.rwr(q.rqHead).ID
-		q.rqHead++
-		q.completeRecv(verbs.WC{ID: id, Status: own})
+		q.completeRecv(verbs.WC{ID: q.takeRecv(), Status: own})
 	case q.dev.f.cfg.Model == Spec && told == verbs.WCRemAccessErr:
 		q.dev.events.push(verbs.AsyncEvent{Type: verbs.EventQPAccessErr, QPNum: q.num})
 	case q.dev.f.cfg.Model == Spec:
@@ -138,7 +136,7 @@ func (q *queuePair) findAtomic(psn uint32) int {
 func (q *queuePair) execute(p, a *packet) (own verbs.WCStatus) {
 	imm := p.wr.Opcode == verbs.OpWriteImm
 	if send := p.wr.Opcode == verbs.OpSend || p.wr.Opcode == verbs.OpSendImm; send || imm {
-		if q.rqHead == q.rqTail {
+		if q.noRecv() {
 			a.answer, a.rnrTimer = answerRNR, q.attr.MinRNRTimer
 			return verbs.WCSuccess
 		}
@@ -181,7 +179,7 @@ func (q *queuePair) takeSend(p, a *packet) (own verbs.WCStatus) {
 // scatter copies data into the oldest receive; if it does not fit, told is for
 // the sender and own for the receive.
 func (q *queuePair) scatter(data []byte) (told, own verbs.WCStatus) {
-	r := q.rwr(q.rqHead)
+	r := q.recvs().front()
 	rxe := q.dev.f.cfg.Model == RXE
 	switch {
 	case len(data) == 0:
@@ -204,8 +202,7 @@ func (q *queuePair) scatter(data []byte) (told, own verbs.WCStatus) {
 
 // received completes the oldest receive.
 func (q *queuePair) received(p *packet, op verbs.WCOpcode) {
-	wc := verbs.WC{ID: q.rwr(q.rqHead).ID, Opcode: op, ByteLen: uint32(len(p.data))}
-	q.rqHead++
+	wc := verbs.WC{ID: q.takeRecv(), Opcode: op, ByteLen: uint32(len(p.data))}
 	if p.wr.Opcode == verbs.OpSendImm || p.wr.Opcode == verbs.OpWriteImm {
 		wc.Flags |= verbs.WCWithImm
 		binary.BigEndian.PutUint32((*[4]byte)(unsafe.Pointer(&wc.ImmBE))[:], p.wr.Imm)

@@ -16,7 +16,7 @@ func (q *queuePair) onUnreliable(p *packet) {
 	write := p.wr.Opcode == verbs.OpWrite || p.wr.Opcode == verbs.OpWriteImm
 	needsRecv := p.wr.Opcode != verbs.OpWrite
 	switch {
-	case needsRecv && q.rqHead == q.rqTail:
+	case needsRecv && q.noRecv():
 		return
 	case write && len(p.data) > 0 && !q.takeWrite(p):
 		return
@@ -56,10 +56,10 @@ func (q *queuePair) address(p *packet, w *sendWQE) verbs.WCStatus {
 
 // onDatagram is the UD responder.
 func (q *queuePair) onDatagram(p *packet) {
-	if !q.receives() || p.qkey != q.attr.QKey || q.rqHead == q.rqTail {
+	if !q.receives() || p.qkey != q.attr.QKey || q.noRecv() {
 		return
 	}
-	r := q.rwr(q.rqHead)
+	r := q.recvs().front()
 	n := uint32(grhBytes + len(p.data))
 	if n > r.Length {
 		q.failResponder(verbs.WCSuccess, verbs.WCLocLenErr)

@@ -121,6 +121,18 @@ func CapsHint(dev verbs.Device, caps verbs.QPCaps) string {
 	)
 }
 
+// SRQCapsHint is described at DepthHint.
+func SRQCapsHint(dev verbs.Device, caps verbs.SRQCaps) string {
+	attr, err := dev.Query()
+	switch {
+	case err != nil:
+		return ""
+	case attr.MaxSRQ == 0:
+		return "the device has no shared receive queues"
+	}
+	return cmp.Or(above("MaxWR", caps.MaxWR, attr.MaxSRQWR), above("MaxSGE", caps.MaxSGE, attr.MaxSRQSGE))
+}
+
 func above(name string, n, limit int) string {
 	if n <= limit {
 		return ""
@@ -166,10 +178,34 @@ func InterfaceName(index int) string {
 
 // CheckSizes refuses sizes of queues that would wrap around in 32 bits.
 func CheckSizes(caps verbs.QPCaps) error {
-	for _, n := range []int{caps.MaxSendWR, caps.MaxRecvWR, caps.MaxSendSGE, caps.MaxRecvSGE, caps.MaxInlineData} {
+	return checkSizes(caps.MaxSendWR, caps.MaxRecvWR, caps.MaxSendSGE, caps.MaxRecvSGE, caps.MaxInlineData)
+}
+
+func checkSizes(sizes ...int) error {
+	for _, n := range sizes {
 		if n < 0 || n > math.MaxInt32 {
 			return fmt.Errorf("a size of %d is none", n)
 		}
 	}
 	return nil
 }
+
+// CheckSRQ refuses sizes that are none, and a queue of nothing.
+func CheckSRQ(caps verbs.SRQCaps) error {
+	if caps.MaxWR == 0 {
+		return errors.New("MaxWR must be at least 1")
+	}
+	return checkSizes(caps.MaxWR, caps.MaxSGE)
+}
+
+// LimitHint says why a queue of size receives cannot be armed with limit, "" if
+// it can.
+func LimitHint(limit, size int) string {
+	if limit < 0 || limit > size {
+		return fmt.Sprintf("a limit of %d, the queue has room for %d receives", limit, size)
+	}
+	return ""
+}
+
+// SharedHint is why a QP with a shared receive queue takes no receive.
+const SharedHint = "the QP receives from its SRQ: post there"

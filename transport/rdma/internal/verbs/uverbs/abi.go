@@ -32,6 +32,9 @@ const (
 	cmdModifyQP          = 26
 	cmdDestroyQP         = 27
 	cmdPostSend          = 28
+	cmdCreateSRQ         = 32
+	cmdModifySRQ         = 33
+	cmdDestroySRQ        = 35
 )
 
 type getContext struct{ response uint64 }
@@ -109,7 +112,7 @@ type createCompChannel struct{ response uint64 }
 type createCompChannelResp struct{ fd uint32 }
 
 // compEventDesc and asyncEventDesc are read from the event descriptors.
-// Elements are the userHandle of a CQ or QP, or the number of a port.
+// Elements are the userHandle of a CQ, SRQ or QP, or the number of a port.
 type compEventDesc struct{ cqHandle uint64 }
 
 type asyncEventDesc struct {
@@ -197,6 +200,35 @@ type destroyQP struct {
 
 type destroyQPResp struct{ eventsReported uint32 }
 
+type createSRQ struct {
+	response, userHandle              uint64
+	pdHandle, maxWR, maxSGE, srqLimit uint32
+}
+
+type createSRQResp struct{ srqHandle, maxWR, maxSGE, srqn uint32 }
+
+type rxeCreateSRQResp struct {
+	mi               mmInfo
+	srqNum, reserved uint32
+}
+
+type modifySRQ struct{ srqHandle, attrMask, maxWR, srqLimit uint32 }
+
+// srqLimit is the bit of modifySRQ.attrMask for srqLimit (enum
+// ib_srq_attr_mask, which no header exports; libibverbs passes its own on).
+const srqLimit = 1 << 1
+
+// rxeModifySRQ is what rxe wants behind every modifySRQ. It names where the
+// answer to a new size is to go.
+type rxeModifySRQ struct{ mmapInfoAddr uint64 }
+
+type destroySRQ struct {
+	response            uint64
+	srqHandle, reserved uint32
+}
+
+type destroySRQResp struct{ eventsReported uint32 }
+
 // postSend is rxe's doorbell when it brings no work request.
 type postSend struct {
 	response                             uint64
@@ -282,6 +314,7 @@ const (
 	attrCoreIn        = 0
 	attrCoreOut       = 1
 	attrWriteCmd      = 2
+	attrUHWIn         = 0x1000
 	attrUHWOut        = 0x1001
 
 	methodQueryGIDTable = 5

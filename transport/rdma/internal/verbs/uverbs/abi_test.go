@@ -37,11 +37,14 @@ func TestABI(t *testing.T) {
 		"IB_USER_VERBS_CMD_REQ_NOTIFY_CQ": cmdReqNotifyCQ, "IB_USER_VERBS_CMD_CREATE_QP": cmdCreateQP,
 		"IB_USER_VERBS_CMD_QUERY_QP": cmdQueryQP, "IB_USER_VERBS_CMD_MODIFY_QP": cmdModifyQP,
 		"IB_USER_VERBS_CMD_DESTROY_QP": cmdDestroyQP, "IB_USER_VERBS_CMD_POST_SEND": cmdPostSend,
+		"IB_USER_VERBS_CMD_CREATE_SRQ": cmdCreateSRQ, "IB_USER_VERBS_CMD_MODIFY_SRQ": cmdModifySRQ,
+		"IB_USER_VERBS_CMD_DESTROY_SRQ": cmdDestroySRQ,
 
 		"MACRO_RDMA_VERBS_IOCTL": rdmaVerbsIoctl, "UVERBS_ATTR_F_MANDATORY": attrMandatory,
 		"RDMA_DRIVER_RXE": driverRXE, "UVERBS_OBJECT_DEVICE": objectDevice,
 		"UVERBS_METHOD_INVOKE_WRITE": methodInvokeWrite, "UVERBS_ATTR_CORE_IN": attrCoreIn,
 		"UVERBS_ATTR_CORE_OUT": attrCoreOut, "UVERBS_ATTR_WRITE_CMD": attrWriteCmd, "UVERBS_ATTR_UHW_OUT": attrUHWOut,
+		"UVERBS_ATTR_UHW_IN":                           attrUHWIn,
 		"UVERBS_METHOD_QUERY_GID_TABLE":                methodQueryGIDTable,
 		"UVERBS_ATTR_QUERY_GID_TABLE_ENTRY_SIZE":       attrEntrySize,
 		"UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES":     attrRespEntries,
@@ -69,6 +72,9 @@ func TestABI(t *testing.T) {
 		"qp_dest": reflect.TypeFor[qpDest](), "query_qp": reflect.TypeFor[queryQP](), "query_qp_resp": reflect.TypeFor[queryQPResp](),
 		"modify_qp":  reflect.TypeFor[modifyQP](),
 		"destroy_qp": reflect.TypeFor[destroyQP](), "destroy_qp_resp": reflect.TypeFor[destroyQPResp](),
+		"create_srq": reflect.TypeFor[createSRQ](), "create_srq_resp": reflect.TypeFor[createSRQResp](),
+		"modify_srq":  reflect.TypeFor[modifySRQ](),
+		"destroy_srq": reflect.TypeFor[destroySRQ](), "destroy_srq_resp": reflect.TypeFor[destroySRQResp](),
 		"post_send": reflect.TypeFor[postSend](), "post_send_resp": reflect.TypeFor[postSendResp](),
 		"ioctl_hdr": reflect.TypeFor[ioctlHdr](), "attr": reflect.TypeFor[ioctlAttr](), "gid_entry": reflect.TypeFor[gidEntry](),
 	} {
@@ -77,6 +83,7 @@ func TestABI(t *testing.T) {
 	for name, ours := range map[string]reflect.Type{
 		"rxe_create_ah_resp": reflect.TypeFor[rxeCreateAHResp](), "rxe_create_cq_resp": reflect.TypeFor[rxeCreateCQResp](),
 		"rxe_create_qp_resp": reflect.TypeFor[rxeCreateQPResp](), "mminfo": reflect.TypeFor[mmInfo](),
+		"rxe_create_srq_resp": reflect.TypeFor[rxeCreateSRQResp](), "rxe_modify_srq_cmd": reflect.TypeFor[rxeModifySRQ](),
 		"rxe_queue_buf": reflect.TypeFor[queueBuf](), "rxe_sge": reflect.TypeFor[sge](), "rxe_dma_info": reflect.TypeFor[dmaInfo](),
 		"rxe_send_wqe": reflect.TypeFor[sendWQE](), "rxe_send_wr": reflect.TypeFor[sendWR](), "rxe_recv_wqe": reflect.TypeFor[recvWQE](),
 	} {

@@ -57,12 +57,12 @@ func encode[Resp, Drv, Req any](s *slot, command uint32, req Req) {
 		s.add(attrUHWOut, more, address(&s.driver))
 	}
 	s.head.objectID, s.head.methodID, s.head.driverID = objectDevice, methodInvokeWrite, driverRXE
-	s.head.length = uint16(unsafe.Sizeof(s.head) + uintptr(s.head.numAttrs)*unsafe.Sizeof(ioctlAttr{}))
 }
 
 func (s *slot) add(id uint16, size uintptr, data uint64) {
 	s.attrs[s.head.numAttrs] = ioctlAttr{attrID: id, len: uint16(size), flags: attrMandatory, data: data}
 	s.head.numAttrs++
+	s.head.length = uint16(unsafe.Sizeof(s.head) + uintptr(s.head.numAttrs)*unsafe.Sizeof(ioctlAttr{}))
 }
 
 func address[T any](p *T) uint64 { return uint64(uintptr(unsafe.Pointer(p))) }
@@ -102,10 +102,27 @@ func runDriver[Resp, Drv, Req any](c *commands, command uint32, req Req) (resp R
 	s := <-c.slots
 	defer func() { c.slots <- s }()
 	encode[Resp, Drv](s, command, req)
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(c.fd), rdmaVerbsIoctl, uintptr(unsafe.Pointer(s))); errno != 0 {
-		return resp, drv, errno
+	if err := c.issue(s); err != nil {
+		return resp, drv, err
 	}
 	return *(*Resp)(unsafe.Pointer(&s.answer)), *(*Drv)(unsafe.Pointer(&s.driver)), nil
+}
+
+// runWord runs a command without an answer that has one word for the driver,
+// so short that it stands where its address would.
+func runWord[Req any](c *commands, command uint32, req Req, word uint64) error {
+	s := <-c.slots
+	defer func() { c.slots <- s }()
+	encode[none, none](s, command, req)
+	s.add(attrUHWIn, unsafe.Sizeof(word), word)
+	return c.issue(s)
+}
+
+func (c *commands) issue(s *slot) error {
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(c.fd), rdmaVerbsIoctl, uintptr(unsafe.Pointer(s))); errno != 0 {
+		return errno
+	}
+	return nil
 }
 
 // doorbell is a command that is made once and run again and again, by any

@@ -18,7 +18,7 @@ import (
 // to, and the one that asynchronous events are read from. Both are closed by
 // Close, after every object of the device.
 //
-// CQs and QPs are known to the kernel by a number, which it hands back with an
+// CQs, SRQs and QPs are known to the kernel by a number, which it hands back with an
 // event: one that comes late finds nothing under it.
 type device struct {
 	uobject.Object
@@ -28,7 +28,7 @@ type device struct {
 	wake    uobject.WakeFD // of Interrupt
 
 	mu      sync.Mutex
-	sources map[uint64]any // *cq or *qp
+	sources map[uint64]any // *cq, *srq or *qp
 	next    uint64
 }
 
@@ -95,6 +95,8 @@ func (d *device) Query() (verbs.DeviceAttr, error) {
 		MaxQPRdAtomic:     int(a.maxQPRdAtom),
 		MaxQPInitRdAtomic: int(a.maxQPInitRdAtom),
 		MaxSRQ:            int(a.maxSRQ),
+		MaxSRQWR:          int(a.maxSRQWR),
+		MaxSRQSGE:         int(a.maxSRQSGE),
 	}, nil
 }
 
@@ -169,6 +171,8 @@ func (d *device) event(raw asyncEventDesc) verbs.AsyncEvent {
 	switch source := d.sources[raw.element].(type) {
 	case *cq:
 		e.CQ = source
+	case *srq:
+		e.SRQ = source
 	case *qp:
 		e.QPNum = source.num
 	}

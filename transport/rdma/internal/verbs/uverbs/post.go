@@ -87,13 +87,22 @@ func (s *sendQueue) fill(w *sendWQE, wr *verbs.SendWR) {
 	}
 }
 
-// recvQueue is the ring of receives. mu guards the elements that the driver
+// recvQueue is the ring of receives, of a QP or of an SRQ. mu guards the elements that the driver
 // does not own, and next, which is the first of them.
 type recvQueue struct {
 	mu     sync.Mutex
 	ring   *ring
 	next   uint32
 	maxSGE uint32
+}
+
+func (r *recvQueue) mapRing(fd int, at mmInfo, maxSGE uint32) error {
+	m, err := mapRing(fd, at, unsafe.Sizeof(recvWQE{})+uintptr(maxSGE)*unsafe.Sizeof(sge{}))
+	if err != nil {
+		return err
+	}
+	r.ring, r.next, r.maxSGE = m, m.produced(), maxSGE
+	return nil
 }
 
 // push is sendQueue.push for receives.

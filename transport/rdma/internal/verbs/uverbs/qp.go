@@ -15,7 +15,7 @@ import (
 )
 
 // qp is a queue pair: two rings that we fill, each behind its own lock, and
-// the doorbell of the send queue. What is not in a queue never changes, but
+// the doorbell of the send queue; with an SRQ, recv has no ring. What is not in a queue never changes, but
 // for state, which is the one that was last set or read: work requests are
 // checked against it, as libibverbs does.
 type qp struct {
@@ -48,18 +48,27 @@ func (p *pd) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 	if err := uobject.CheckSizes(init.Caps); err != nil {
 		return nil, uobject.Failure(op, p.Name(), syscall.EINVAL, err.Error())
 	}
+	parents := []*uobject.Object{&p.Object, &send.Object, &recv.Object}
+	var shared *srq
+	if init.SRQ != nil {
+		if shared, err = p.ownSRQ(op, init.SRQ); err != nil {
+			return nil, err
+		}
+		parents = append(parents, &shared.Object)
+		init.Caps.MaxRecvWR, init.Caps.MaxRecvSGE = 0, 0
+	}
 	bell, err := newDoorbell(p.dev.fd)
 	if err != nil {
 		return nil, uobject.Failure(op, p.Name(), err)
 	}
 	q := &qp{dev: p.dev, typ: init.Type, bell: bell}
 	q.id = p.dev.enter(q)
-	if err := q.create(p, send, recv, &init); err != nil {
+	if err := q.create(p, send, recv, shared, &init); err != nil {
 		p.dev.forget(q.id)
 		bell.close()
 		return nil, uobject.Failure(op, p.Name(), err, cmp.Or(ringHint(err), uobject.CapsHint(p.dev, init.Caps), uobject.MemlockHint(err, 0)))
 	}
-	q.Born("QP", fmt.Sprintf("QP %#x of %s", q.num, p.dev.Name()), &p.Object, &send.Object, &recv.Object)
+	q.Born("QP", fmt.Sprintf("QP %#x of %s", q.num, p.dev.Name()), parents...)
 	return q, nil
 }
 
@@ -73,7 +82,7 @@ func (p *pd) ownCQ(op, field string, c verbs.CQ) (*cq, error) {
 	return own, own.Alive(op)
 }
 
-func (q *qp) create(p *pd, send, recv *cq, init *verbs.QPInit) error {
+func (q *qp) create(p *pd, send, recv *cq, shared *srq, init *verbs.QPInit) error {
 	cmd := createQP{
 		userHandle: q.id, pdHandle: p.handle, sendCQHandle: send.handle, recvCQHandle: recv.handle,
 		maxSendWR: uint32(init.Caps.MaxSendWR), maxRecvWR: uint32(init.Caps.MaxRecvWR),
@@ -83,37 +92,43 @@ func (q *qp) create(p *pd, send, recv *cq, init *verbs.QPInit) error {
 	if init.SignalAll {
 		cmd.sqSigAll = 1
 	}
+	if shared != nil {
+		cmd.isSRQ, cmd.srqHandle = 1, shared.handle
+	}
 	resp, rxe, err := runDriver[createQPResp, rxeCreateQPResp](q.dev.cmd, cmdCreateQP, cmd)
 	if err != nil {
 		return err
 	}
 	q.handle, q.num = resp.qpHandle, resp.qpn
 	encode[postSendResp, none](q.bell.slot, cmdPostSend, postSend{qpHandle: q.handle, wqeSize: sendWRSize})
-	if err := q.mapRings(&resp, &rxe); err != nil {
+	if err := q.mapRings(&resp, &rxe, shared != nil); err != nil {
 		_ = q.destroy()
 		return err
 	}
 	// rxe answers with the number of work requests asked for, and rounds up.
 	q.caps = verbs.QPCaps{
-		MaxSendWR: q.send.ring.capacity(), MaxRecvWR: q.recv.ring.capacity(),
-		MaxSendSGE: int(resp.maxSendSGE), MaxRecvSGE: int(resp.maxRecvSGE), MaxInlineData: int(resp.maxInlineData),
+		MaxSendWR: q.send.ring.capacity(), MaxSendSGE: int(resp.maxSendSGE), MaxInlineData: int(resp.maxInlineData),
+	}
+	if shared == nil {
+		q.caps.MaxRecvWR, q.caps.MaxRecvSGE = q.recv.ring.capacity(), int(resp.maxRecvSGE)
 	}
 	return nil
 }
 
-func (q *qp) mapRings(resp *createQPResp, rxe *rxeCreateQPResp) error {
+func (q *qp) mapRings(resp *createQPResp, rxe *rxeCreateQPResp, shared bool) error {
 	room := max(uintptr(resp.maxSendSGE)*unsafe.Sizeof(sge{}), uintptr(resp.maxInlineData))
 	r, err := mapRing(q.dev.fd, rxe.sqMI, unsafe.Sizeof(sendWQE{})+room)
 	if err != nil {
 		return err
 	}
 	q.send = sendQueue{ring: r, next: r.produced(), datagrams: q.typ == verbs.UD, maxSGE: resp.maxSendSGE, maxInline: resp.maxInlineData}
-	room = uintptr(resp.maxRecvSGE) * unsafe.Sizeof(sge{})
-	if r, err = mapRing(q.dev.fd, rxe.rqMI, unsafe.Sizeof(recvWQE{})+room); err != nil {
+	if shared {
+		return nil
+	}
+	if err := q.recv.mapRing(q.dev.fd, rxe.rqMI, resp.maxRecvSGE); err != nil {
 		_ = q.send.ring.unmap()
 		return err
 	}
-	q.recv = recvQueue{ring: r, next: r.produced(), maxSGE: resp.maxRecvSGE}
 	return nil
 }
 
@@ -133,7 +148,11 @@ func (q *qp) Destroy() error {
 		}
 		q.dev.forget(q.id)
 		q.bell.close()
-		return errors.Join(q.send.ring.unmap(), q.recv.ring.unmap())
+		err := q.send.ring.unmap()
+		if q.recv.ring != nil {
+			err = errors.Join(err, q.recv.ring.unmap())
+		}
+		return err
 	})
 }
 
@@ -165,6 +184,9 @@ func (q *qp) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	const op = "ibv_post_recv"
 	if err := q.Alive(op); err != nil || len(wrs) == 0 {
 		return 0, err
+	}
+	if q.recv.ring == nil {
+		return 0, uobject.Failure(op, q.Name(), syscall.EINVAL, uobject.SharedHint)
 	}
 	var n int
 	errno := syscall.EINVAL

@@ -44,7 +44,12 @@ func (s *side) newQP(typ verbs.QPType) *qp {
 
 func (s *side) newQPOn(typ verbs.QPType, cq verbs.CQ) *qp {
 	s.t.Helper()
-	v, err := s.pd.CreateQP(verbs.QPInit{Type: typ, SendCQ: cq, RecvCQ: cq, Caps: s.caps()})
+	return s.newQPFor(verbs.QPInit{Type: typ, SendCQ: cq, RecvCQ: cq, Caps: s.caps()})
+}
+
+func (s *side) newQPFor(init verbs.QPInit) *qp {
+	s.t.Helper()
+	v, err := s.pd.CreateQP(init)
 	require.NoError(s.t, err)
 	q := &qp{QP: v, side: s, psn: rand.Uint32N(1 << 24), access: allAccess}
 	s.qps = append(s.qps, q)

@@ -41,6 +41,7 @@ type Quirks struct {
 	NoAccessIsReqErr   string // operation the peer QP does not allow: 9, not 10
 	OversizeUDVanishes string // a datagram above the MTU succeeds and is not sent
 	OverrunStopsQP     string // a QP whose receive CQ overruns goes to ERR, its peer's sends fail
+	NoLastWQE          string // a QP with an SRQ goes to ERR without LAST_WQE_REACHED
 	UCWriteImmSticks   string // UC drops all that follows a long WRITE_IMM which found no receive
 }
 
@@ -53,6 +54,7 @@ var RXE = Quirks{
 	NoAccessIsReqErr:   "check_op_valid calls the opcode unsupported",
 	OversizeUDVanishes: "rxe_requester fakes the sending (C10-93.1.1)",
 	OverrunStopsQP:     "RESPST_ERR_CQ_OVERFLOW ends in rxe_qp_error",
+	NoLastWQE:          "check_resource leaves an SRQ alone and raises nothing",
 	UCWriteImmSticks:   "the responder remembers the MIDDLE packet, and check_op_seq refuses each FIRST",
 }
 
@@ -107,6 +109,17 @@ func Run(t *testing.T, rig Rig) {
 		{"Datagram", testDatagram},
 		{"DatagramQKey", testDatagramQKey},
 		{"DatagramTooLong", testDatagramTooLong},
+		{"SRQ", testSRQ},
+		{"SRQDatagram", testSRQDatagram},
+		{"SRQEmpty", testSRQEmpty},
+		{"SRQEmptyGivesUp", testSRQEmptyGivesUp},
+		{"SRQLimit", testSRQLimit},
+		{"SRQOutlivesQP", testSRQOutlivesQP},
+		{"SRQDestroyedQP", testSRQDestroyedQP},
+		{"SRQShortReceive", testSRQShortReceive},
+		{"SRQFull", testSRQFull},
+		{"SRQObjects", testSRQObjects},
+		{"SRQConcurrent", testSRQConcurrent},
 		{"ChannelEvent", testChannelEvent},
 		{"ChannelIsOneShot", testChannelIsOneShot},
 		{"ChannelIgnoresQueued", testChannelIgnoresQueued},

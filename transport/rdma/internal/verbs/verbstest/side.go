@@ -33,6 +33,7 @@ type side struct {
 	mem  []byte
 	mr   verbs.MR
 	qps  []*qp
+	srqs []verbs.SRQ
 }
 
 // hold takes the result of a call that makes an object, and undoes it when
@@ -62,6 +63,9 @@ func open(t *testing.T, rig Rig, end End) *side {
 	t.Cleanup(func() {
 		for _, q := range s.qps {
 			require.NoError(t, q.Destroy())
+		}
+		for _, srq := range s.srqs {
+			require.NoError(t, srq.Destroy())
 		}
 	})
 	var err error
