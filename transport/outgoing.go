@@ -14,6 +14,7 @@ type carrier struct {
 	link    Link
 	widest  int      // bytes of a payload on it
 	helper  Helper   // link, if it is one
+	rouser  Rouser   // link, if it is one
 	refer   Referrer // link, if it is one
 	move    uint32   // its number
 	pumping bool     // a goroutine sends what is due; guarded by outgoing.mu
@@ -22,6 +23,7 @@ type carrier struct {
 func newCarrier(link Link, move uint32) *carrier {
 	c := &carrier{link: link, widest: link.MaxPayload(), move: move}
 	c.helper, _ = link.(Helper)
+	c.rouser, _ = link.(Rouser)
 	c.refer, _ = link.(Referrer)
 	return c
 }

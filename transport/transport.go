@@ -123,6 +123,18 @@ type Helper interface {
 	Help(done <-chan struct{}, waiting *atomic.Int32) bool
 }
 
+// Rouser is a Helper whose Help sleeps until something arrives on the link, and
+// does not see what done gets from elsewhere.
+type Rouser interface {
+	Helper
+
+	// Rouse has the link take in what arrives itself, at once, until it is
+	// helped again, and ends a Help that is under way. Call it when done has got
+	// an entry that the link did not bring, and when who has helped goes while
+	// others wait.
+	Rouse()
+}
+
 // Referrer is a Link that can send a payload from the memory where it is.
 type Referrer interface {
 	// Refer is Reserve of a frame whose payload is already there: n bytes of
