@@ -183,6 +183,8 @@ func (e *fakeEnd) Help(<-chan struct{}, *atomic.Int32) bool {
 	return false
 }
 
+func (e *fakeEnd) Rouse() {}
+
 func (e *fakeEnd) Forget(call uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -318,7 +318,7 @@ func (s *Server) join(session session, l lane, limits transport.Limits) *peer {
 	p := &peer{
 		server: s, session: session, lane: l,
 		maxMessage: limits.MaxMessage, maxCalls: own.MaxCalls,
-		share: share[arrival]{maxBytes: max(2*int64(own.MaxMessage), minWaiting), help: l.Help},
+		share: share[arrival]{maxBytes: max(2*int64(own.MaxMessage), minWaiting), help: l.Help, rouse: l.Rouse},
 		calls: arrived{limit: min(own.MaxCalls, maxSlots)},
 	}
 	s.mu.Lock()

@@ -19,6 +19,7 @@ type helpedShare struct {
 	arrives chan func()
 	calls   atomic.Int32
 	inside  atomic.Int32
+	roused  atomic.Int32
 	waiting atomic.Int32 // as it was when the last left
 }
 
@@ -42,7 +43,7 @@ func pause() {
 func newHelpedShare() *helpedShare {
 	h := &helpedShare{arrives: make(chan func())}
 	h.maxBytes = 100
-	h.share.help = h.help
+	h.share.help, h.share.rouse = h.help, func() { h.roused.Add(1) }
 	return h
 }
 
