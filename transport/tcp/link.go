@@ -77,7 +77,7 @@ func newLink(conn net.Conn, cfg Config, epoch uint64) (transport.Link, error) {
 		raw:   newRawWriter(conn),
 		wake:  make(chan struct{}, 1),
 		done:  make(chan struct{}),
-		in:    delivery{vacant: make(chan struct{}, 1)},
+		in:    delivery{turn: make(chan struct{}, 1), vacant: make(chan struct{}, 1)},
 		state: state{epoch: epoch},
 	}
 	go l.write()
