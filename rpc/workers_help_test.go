@@ -144,6 +144,30 @@ func TestHelpEnds(t *testing.T) {
 	})
 }
 
+// A lane that sleeps until something arrives on it is roused when its helper is
+// to run a task of another session, and when its helper does not come back.
+func TestHelpedLaneIsRoused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, h := helpedWorkers(t)
+		h.warm(t, w)
+		h.arrives <- func() { w.submit(&h.share, func() {}) }
+		pause()
+		require.Zero(t, h.roused.Load(), "it brought the task itself")
+		require.EqualValues(t, 1, h.inside.Load())
+
+		other := newHelpedShare()
+		w.submit(&other.share, func() {})
+		require.EqualValues(t, 1, h.roused.Load())
+		pause()
+		require.EqualValues(t, 1, other.inside.Load(), "the helper has gone to the other")
+
+		before := other.roused.Load()
+		other.arrives <- func() { w.submit(&other.share, func() { time.Sleep(shortRun + 1) }) }
+		pause()
+		require.Equal(t, before+1, other.roused.Load(), "nobody helps after a long task")
+	})
+}
+
 // Tasks come from who helps and from others at once: each runs, and one worker
 // helps at most.
 func TestHelpersTakeTurns(t *testing.T) {

@@ -226,20 +226,23 @@ func (l *link) Rouse() {
 	l.in.resume()
 }
 
-// limit bounds the reads of a helper who has the turn. He is of no use to a link
-// that does not read, or is ending.
+// limit bounds the reads of a helper who has the turn, if he may read: not where
+// nobody does any more, and not where he could not be stopped.
 func (l *link) limit() (until time.Time, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	st := &l.state
-	if l.in.parser.src == nil || l.in.parser.err != nil || st.noLimit || l.ending() {
+	p, st := &l.in.parser, &l.state
+	if p.src == nil || p.err != nil || l.ending() {
 		return until, false
 	}
-	if now := time.Now(); st.readLimit.Sub(now) < helpTime/2 {
-		st.readLimit = now.Add(helpTime)
-		st.noLimit = l.conn.SetReadDeadline(st.readLimit) != nil
+	if now := time.Now(); st.readLimit.Sub(now) < helpTime/2 { // else setting it is saved
+		until = now.Add(helpTime)
+		if l.conn.SetReadDeadline(until) != nil {
+			return until, false
+		}
+		st.readLimit = until
 	}
-	return st.readLimit, !st.noLimit
+	return st.readLimit, true
 }
 
 // ending says that the deadline of reads is for the reader alone. Callers hold mu.

@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"bytes"
+	"io"
 	"net"
 	"os"
 	"sync"
@@ -55,7 +56,7 @@ type user struct {
 	waiting atomic.Int32
 	inside  atomic.Bool
 	helped  int // frames delivered by Help
-	onFrame func()
+	onFrame func() error
 	closed  chan error
 }
 
@@ -66,7 +67,9 @@ func (u *user) Frame(h *wire.Header) error {
 		u.helped++
 	}
 	if u.onFrame != nil {
-		u.onFrame()
+		if err := u.onFrame(); err != nil {
+			return err
+		}
 	}
 	select {
 	case u.done <- struct{}{}:
@@ -91,10 +94,15 @@ func (u *user) wait() {
 	u.waiting.Add(-1)
 }
 
+// lingering is a connection whose peer does not see that one side has closed.
+type lingering struct{ net.Conn }
+
+func (lingering) CloseWrite() error { return nil }
+
 // users are two ends in a bubble, over a stream in memory.
 func users(t *testing.T) (u, peer *user) {
 	ca, cb := net.Pipe()
-	a, err := Client(ca)
+	a, err := Client(lingering{ca})
 	require.NoError(t, err)
 	b, err := Server(cb)
 	require.NoError(t, err)
@@ -190,6 +198,7 @@ func TestHelpInVain(t *testing.T) {
 		for range minDecline {
 			require.False(t, u.help())
 		}
+		require.Zero(t, u.link.in.offers.Load(), "they were turned away")
 		ping(t, peer.link)
 		<-u.done
 		require.Zero(t, time.Since(start), "the reader has gone on")
@@ -234,14 +243,18 @@ func TestCloseDuringHelp(t *testing.T) {
 		"error":    func(_ *testing.T, u, _ *user) { u.link.Close(os.ErrInvalid) },
 		"peer":     func(_ *testing.T, _, peer *user) { peer.link.Close(nil) },
 		"write":    func(_ *testing.T, u, _ *user) { u.link.writeFailed(os.ErrInvalid) },
-		"receiver": func(t *testing.T, u, peer *user) { ping(t, peer.link) },
+		"receiver": func(t *testing.T, u, peer *user) {
+			u.onFrame = func() error { u.link.Close(nil); u.link.Close(nil); return nil }
+			ping(t, peer.link)
+		},
+		"fault": func(t *testing.T, u, peer *user) {
+			u.onFrame = func() error { return os.ErrInvalid }
+			ping(t, peer.link)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, u, peer *user) {
 				settle(t, u, peer)
-				if name == "receiver" {
-					u.onFrame = func() { u.link.Close(nil); u.link.Close(nil) }
-				}
 				go func() {
 					time.Sleep(time.Millisecond)
 					end(t, u, peer)
@@ -251,15 +264,72 @@ func TestCloseDuringHelp(t *testing.T) {
 				require.Equal(t, time.Millisecond, time.Since(start))
 				err := <-u.closed
 				require.LessOrEqual(t, time.Since(start), 2*linger)
-				if name == "error" || name == "write" {
+				switch name {
+				case "regular", "receiver":
+					require.NoError(t, err)
+				case "peer":
+					require.ErrorIs(t, err, io.EOF)
+				default:
 					require.ErrorIs(t, err, os.ErrInvalid)
 				}
 				<-u.link.Done()
 				require.Empty(t, u.closed)
-				require.False(t, u.help() && name != "receiver")
+				for len(u.done) > 0 {
+					<-u.done
+				}
+				require.False(t, u.help())
 			})
 		})
 	}
+}
+
+// A close ends a rest at once.
+func TestCloseWhileResting(t *testing.T) {
+	inBubble(t, func(t *testing.T, u, peer *user) {
+		settle(t, u, peer)
+		start := time.Now()
+		u.link.Close(os.ErrInvalid)
+		<-u.closed
+		require.Zero(t, time.Since(start))
+	})
+	inBubble(t, func(t *testing.T, u, peer *user) {
+		settle(t, u, peer)
+		start := time.Now()
+		u.link.writeFailed(os.ErrInvalid)
+		synctest.Wait()
+		require.False(t, u.link.in.resting.Load())
+		<-u.closed
+		require.Equal(t, linger, time.Since(start), "the peer has that long to say why")
+	})
+}
+
+// Nobody helps a link that is ending: how long it reads is the reader's to say.
+func TestNoHelpAtTheEnd(t *testing.T) {
+	inBubble(t, func(t *testing.T, u, peer *user) {
+		settle(t, u, peer)
+		u.link.in.turn <- struct{}{}
+		u.link.writeFailed(os.ErrInvalid)
+		_, ok := u.link.limit()
+		require.False(t, ok)
+		<-u.link.in.turn
+	})
+}
+
+// What was committed while many frames were taken in leaves when the helper does.
+func TestHelperUncorks(t *testing.T) {
+	inBubble(t, func(t *testing.T, u, peer *user) {
+		settle(t, u, peer)
+		var b [2 * wire.HeaderSize]byte
+		h := wire.Header{Kind: wire.Ping, Epoch: u.link.Info().Epoch}
+		h.Put(b[:])
+		h.Put(b[wire.HeaderSize:])
+		corked := false
+		u.onFrame = func() error { corked = corked || u.link.state.corked; return nil }
+		go peer.link.conn.Write(b[:])
+		u.wait()
+		require.True(t, corked)
+		require.False(t, u.link.state.corked)
+	})
 }
 
 // dull is a connection that takes no deadlines.

@@ -55,7 +55,6 @@ type state struct {
 	until    time.Time // how long the reader may go on; zero: for ever
 
 	readLimit time.Time // deadline of reads that a helper has set; zero: another may be
-	noLimit   bool      // the connection takes none, so that nobody can help
 	dead      bool
 	own       bool  // it ended by Close
 	err       error // why; nil: regular end here
