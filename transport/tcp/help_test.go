@@ -239,10 +239,10 @@ func TestHelpedFromElsewhere(t *testing.T) {
 // A close ends a Help at once, wherever it comes from, and Closed comes once.
 func TestCloseDuringHelp(t *testing.T) {
 	for name, end := range map[string]func(t *testing.T, u, peer *user){
-		"regular":  func(_ *testing.T, u, _ *user) { u.link.Close(nil) },
-		"error":    func(_ *testing.T, u, _ *user) { u.link.Close(os.ErrInvalid) },
-		"peer":     func(_ *testing.T, _, peer *user) { peer.link.Close(nil) },
-		"write":    func(_ *testing.T, u, _ *user) { u.link.writeFailed(os.ErrInvalid) },
+		"regular": func(_ *testing.T, u, _ *user) { u.link.Close(nil) },
+		"error":   func(_ *testing.T, u, _ *user) { u.link.Close(os.ErrInvalid) },
+		"peer":    func(_ *testing.T, _, peer *user) { peer.link.Close(nil) },
+		"write":   func(_ *testing.T, u, _ *user) { u.link.writeFailed(os.ErrInvalid) },
 		"receiver": func(t *testing.T, u, peer *user) {
 			u.onFrame = func() error { u.link.Close(nil); u.link.Close(nil); return nil }
 			ping(t, peer.link)
