@@ -12,16 +12,13 @@ import (
 )
 
 const (
-	// helpTime bounds one call of Help, so that its caller can look whether it
-	// still wants to wait.
-	helpTime = 10 * time.Millisecond
-
 	// restTime is how long the reader leaves the connection alone before it looks
 	// whether helpers came, and twice as long each time that one did, up to maxRest.
-	// If none did it goes on: nobody takes in what arrives for twice that at most.
-	// Where it looked every millisecond, a lone caller made 15 % fewer calls.
+	// It goes on if none did, and if one has been there all the time. So nobody
+	// takes in what arrives for 2*maxRest at most, and a Help lasts as long at most.
+	// Every timer costs: with one per millisecond a lone caller made 15 % fewer calls.
 	restTime = 500 * time.Microsecond
-	maxRest  = 4 * time.Millisecond
+	maxRest  = 5 * time.Millisecond
 
 	// loneAnswers is how many frames in a row, each waited for by one who would
 	// have helped, make the reader rest: two callers at a time seldom do.
@@ -42,15 +39,14 @@ var past = time.Unix(1, 0)
 // The reader, a goroutine, has the turn while it reads. If who waits for what it
 // delivers would rather have read that himself, so that he need not be woken,
 // the reader gives the turn up and rests. Helpers take the turn then, one at a
-// time, each until he has what he waits for or his time is over. The reader
-// goes on when a helper says that others wait, when one was in vain, when the
-// link ends, and when none came for restTime. So it misses none of these, it
-// rests with a timer.
+// time, each until he has what he waits for. The reader goes on when a helper says
+// that others wait, when the link ends, and when its timer finds that none came or
+// that one is there in vain.
 //
-// Whoever has the turn may be waiting in Read. The deadline of reads makes him
-// look around: it is set under link.mu, by a helper before he reads, and by who
-// wants him to stop. One that the reader meets is of the past, unless the
-// link is ending. Only the reader ends the link because of what it read.
+// Whoever has the turn may be waiting in Read. To stop him, a deadline in the past
+// is set, under link.mu and after what he is to see there; who takes the turn
+// clears it unless he sees that. Only the reader ends the link because of what
+// was read.
 type delivery struct {
 	turn   chan struct{} // full: somebody has it; guards parser, streak and decline
 	parser parser        // src is nil before the reader begins and when it has ended
@@ -61,7 +57,7 @@ type delivery struct {
 	offers  atomic.Int32  // of help, declined since the reader last delivered
 	skip    atomic.Int32  // helpers to turn away
 	visits  atomic.Uint32 // helpers who came and left; odd: one has the turn
-	resting atomic.Bool
+	resting atomic.Bool   // changed under link.mu
 	vacant  chan struct{} // one token: the reader is to go on
 }
 
@@ -95,11 +91,12 @@ func (l *link) read(recv transport.Receiver, epoch uint64, done chan<- struct{})
 
 // deliver takes in frames until the stream ends or the link is closed.
 func (l *link) deliver() error {
+	canStop := l.goOn() // else nobody may help
 	for {
 		frames, err := l.in.parser.pump()
 		switch {
 		case err == nil:
-			if l.in.lone(frames) {
+			if canStop && l.in.lone(frames) {
 				l.rest()
 			}
 		case l.dead.Load():
@@ -128,29 +125,51 @@ func (l *link) rest() {
 	d := &l.in
 	d.streak = 0
 	d.parser.uncork()
-	d.resting.Store(true)
-	before := d.visits.Load()
+	l.setResting(true)
+	visits := d.visits.Load()
 	<-d.turn
-	pause := restTime
-	timer := time.NewTimer(pause)
-	for over := false; !over; {
-		select {
-		case <-d.vacant:
-			over = true
-		case <-timer.C:
-			now := d.visits.Load()
-			over = now == before && now%2 == 0
-			before = now
-			pause = min(2*pause, maxRest)
-			timer.Reset(pause)
-		}
-	}
-	timer.Stop()
+	inVain := d.sleep(visits)
+	l.setResting(false)
 	d.turn <- struct{}{}
-	d.resting.Store(false)
 	select {
 	case <-d.vacant:
 	default:
+	}
+	if inVain {
+		d.decline = min(max(2*d.decline, minDecline), maxDecline)
+		d.skip.Store(d.decline)
+	}
+}
+
+// sleep returns when the reader is to go on, and says whether a helper is there
+// who has waited for long. So many visits there were before.
+func (d *delivery) sleep(visits uint32) (inVain bool) {
+	pause := restTime
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	for {
+		select {
+		case <-d.vacant:
+			return false
+		case <-timer.C:
+		}
+		before := visits
+		if visits = d.visits.Load(); visits == before {
+			return visits%2 == 1
+		}
+		pause = min(2*pause, maxRest)
+		timer.Reset(pause)
+	}
+}
+
+// setResting opens the connection to helpers, or closes it and stops the one who
+// is there.
+func (l *link) setResting(on bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.in.resting.Store(on)
+	if !on {
+		l.interruptHelper()
 	}
 }
 
@@ -195,75 +214,67 @@ func (l *link) Help(done <-chan struct{}, waiting *atomic.Int32) bool {
 
 // readFor takes in frames until done has an entry, or something has stopped it.
 func (l *link) readFor(done <-chan struct{}) (stopped bool) {
-	d := &l.in
-	until, ok := l.limit()
-	if !ok {
+	p := &l.in.parser
+	if !l.admit() {
 		return true
 	}
-	defer d.parser.uncork()
+	defer p.uncork()
 	for len(done) == 0 {
-		if _, err := d.parser.pump(); err != nil {
-			if !time.Now().Before(until) {
-				d.decline = min(max(2*d.decline, minDecline), maxDecline)
-				d.skip.Store(d.decline)
-			}
+		if _, err := p.pump(); err != nil {
 			return true
 		}
 	}
 	return false
 }
 
+// admit lets a helper who has the turn read, until he is interrupted. The reader
+// may want the turn back already.
+func (l *link) admit() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.in.resting.Load() || l.ending() {
+		return false
+	}
+	return !l.state.interrupted || l.allow(time.Time{})
+}
+
 // Rouse ends the Help that is under way and the reader's rest.
 // See transport.Rouser.
 func (l *link) Rouse() {
-	if l.in.visits.Load()%2 == 1 {
-		l.mu.Lock()
-		if !l.ending() {
-			l.interrupt()
-		}
-		l.mu.Unlock()
-	}
+	l.mu.Lock()
+	l.interruptHelper()
+	l.mu.Unlock()
 	l.in.resume()
 }
 
-// limit bounds the reads of a helper who has the turn, if he may read: not where
-// nobody does any more, and not where he could not be stopped.
-func (l *link) limit() (until time.Time, ok bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	p, st := &l.in.parser, &l.state
-	if p.src == nil || p.err != nil || l.ending() {
-		return until, false
-	}
-	if now := time.Now(); st.readLimit.Sub(now) < helpTime/2 { // else setting it is saved
-		until = now.Add(helpTime)
-		if l.conn.SetReadDeadline(until) != nil {
-			return until, false
-		}
-		st.readLimit = until
-	}
-	return st.readLimit, true
-}
-
-// ending says that the deadline of reads is for the reader alone. Callers hold mu.
+// ending says that the reader alone may read, and for how long. Callers hold mu.
 func (l *link) ending() bool { return l.state.dead || l.state.failed != nil }
 
-// interrupt makes whoever has the turn look around. Callers hold mu.
+// interruptHelper stops who helps. Callers hold mu.
+func (l *link) interruptHelper() {
+	if l.in.visits.Load()%2 == 1 && !l.ending() {
+		l.interrupt()
+	}
+}
+
+// interrupt stops whoever reads. Callers hold mu.
 func (l *link) interrupt() {
-	l.state.readLimit = time.Time{}
+	l.state.interrupted = true
 	_ = l.conn.SetReadDeadline(past)
+}
+
+// allow lets who has the turn read, until then. Callers hold mu.
+func (l *link) allow(until time.Time) bool {
+	l.state.interrupted = false
+	return l.conn.SetReadDeadline(until) == nil
 }
 
 // goOn lets the reader read as long as it may, if it still may.
 func (l *link) goOn() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	st := &l.state
-	if !st.until.IsZero() && !time.Now().Before(st.until) {
-		return false
-	}
-	st.readLimit = time.Time{}
-	return l.conn.SetReadDeadline(st.until) == nil
+	until := l.state.until
+	return (until.IsZero() || time.Now().Before(until)) && l.allow(until)
 }
 
 // adopt lets the accepting side send.

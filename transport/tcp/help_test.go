@@ -191,7 +191,7 @@ func TestHelpInVain(t *testing.T) {
 		settle(t, u, peer)
 		start := time.Now()
 		require.False(t, u.help())
-		require.LessOrEqual(t, time.Since(start), helpTime)
+		require.LessOrEqual(t, time.Since(start), 2*maxRest)
 		require.Positive(t, time.Since(start))
 		synctest.Wait()
 		start = time.Now()
@@ -224,7 +224,7 @@ func TestHelpedFromElsewhere(t *testing.T) {
 			if rouse {
 				require.Equal(t, after, time.Since(start))
 			} else {
-				require.LessOrEqual(t, time.Since(start), helpTime)
+				require.LessOrEqual(t, time.Since(start), 2*maxRest)
 			}
 			<-u.done
 			start = time.Now()
@@ -309,7 +309,7 @@ func TestNoHelpAtTheEnd(t *testing.T) {
 		settle(t, u, peer)
 		u.link.in.turn <- struct{}{}
 		u.link.writeFailed(os.ErrInvalid)
-		_, ok := u.link.limit()
+		ok := u.link.admit()
 		require.False(t, ok)
 		<-u.link.in.turn
 	})
@@ -335,12 +335,7 @@ func TestHelperUncorks(t *testing.T) {
 // dull is a connection that takes no deadlines.
 type dull struct{ net.Conn }
 
-func (dull) SetReadDeadline(t time.Time) error {
-	if t.IsZero() {
-		return nil
-	}
-	return os.ErrNoDeadline
-}
+func (dull) SetReadDeadline(time.Time) error { return os.ErrNoDeadline }
 
 // Nobody helps where nobody can be called back.
 func TestHelpWithoutDeadlines(t *testing.T) {

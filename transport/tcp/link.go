@@ -54,12 +54,12 @@ type state struct {
 	failed   error     // of the write that broke it; the reader ends the link
 	until    time.Time // how long the reader may go on; zero: for ever
 
-	readLimit time.Time // deadline of reads that a helper has set; zero: another may be
-	dead      bool
-	own       bool  // it ended by Close
-	err       error // why; nil: regular end here
-	recv      transport.Receiver
-	readDone  chan struct{} // nil while there is no reader
+	interrupted bool // reads fail with a deadline
+	dead        bool
+	own         bool  // it ended by Close
+	err         error // why; nil: regular end here
+	recv        transport.Receiver
+	readDone    chan struct{} // nil while there is no reader
 }
 
 type counters struct {
