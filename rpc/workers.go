@@ -15,7 +15,7 @@ const (
 	// shortRun is how soon after it was told to search a worker must be done with
 	// its tasks if it is to take in the next itself. While it runs that one, the
 	// link's own goroutine may still leave the link alone, over RDMA for up to
-	// 100 µs and over TCP for 1 ms, so that what comes for others, of all sessions
+	// 100 µs and over TCP for 10 ms, so that what comes for others, of all sessions
 	// on the same poller, waits: mostly for as long as a handler that is known to
 	// be quick.
 	shortRun = 50 * time.Microsecond
