@@ -44,9 +44,8 @@ var past = time.Unix(1, 0)
 // that one is there in vain.
 //
 // Whoever has the turn may be waiting in Read. To stop him, a deadline in the past
-// is set, under link.mu and after what he is to see there; who takes the turn
-// clears it unless he sees that. Only the reader ends the link because of what
-// was read.
+// is set; the reader, who goes on then, clears it, and no helper reads before he
+// has. Only the reader ends the link because of what was read.
 type delivery struct {
 	turn   chan struct{} // full: somebody has it; guards parser, streak and decline
 	parser parser        // src is nil before the reader begins and when it has ended
@@ -168,8 +167,8 @@ func (l *link) setResting(on bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.in.resting.Store(on)
-	if !on {
-		l.interruptHelper()
+	if !on && l.in.visits.Load()%2 == 1 {
+		l.interrupt()
 	}
 }
 
@@ -206,7 +205,7 @@ func (l *link) Help(done <-chan struct{}, waiting *atomic.Int32) bool {
 	}
 	d.visits.Add(1)
 	<-d.turn
-	if stopped || !there || waiting.Load() > 1 {
+	if stopped || waiting.Load() > 1 {
 		d.resume()
 	}
 	return there
@@ -227,35 +226,20 @@ func (l *link) readFor(done <-chan struct{}) (stopped bool) {
 	return false
 }
 
-// admit lets a helper who has the turn read, until he is interrupted. The reader
-// may want the turn back already.
+// admit says whether a helper who has the turn may read. The reader may want it
+// back already.
 func (l *link) admit() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.in.resting.Load() || l.ending() {
-		return false
-	}
-	return !l.state.interrupted || l.allow(time.Time{})
+	return l.in.resting.Load() && !l.state.interrupted && !l.ending()
 }
 
-// Rouse ends the Help that is under way and the reader's rest.
+// Rouse ends the reader's rest, and by that the Help that is under way.
 // See transport.Rouser.
-func (l *link) Rouse() {
-	l.mu.Lock()
-	l.interruptHelper()
-	l.mu.Unlock()
-	l.in.resume()
-}
+func (l *link) Rouse() { l.in.resume() }
 
 // ending says that the reader alone may read, and for how long. Callers hold mu.
 func (l *link) ending() bool { return l.state.dead || l.state.failed != nil }
-
-// interruptHelper stops who helps. Callers hold mu.
-func (l *link) interruptHelper() {
-	if l.in.visits.Load()%2 == 1 && !l.ending() {
-		l.interrupt()
-	}
-}
 
 // interrupt stops whoever reads. Callers hold mu.
 func (l *link) interrupt() {
@@ -263,18 +247,13 @@ func (l *link) interrupt() {
 	_ = l.conn.SetReadDeadline(past)
 }
 
-// allow lets who has the turn read, until then. Callers hold mu.
-func (l *link) allow(until time.Time) bool {
-	l.state.interrupted = false
-	return l.conn.SetReadDeadline(until) == nil
-}
-
 // goOn lets the reader read as long as it may, if it still may.
 func (l *link) goOn() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.state.interrupted = false
 	until := l.state.until
-	return (until.IsZero() || time.Now().Before(until)) && l.allow(until)
+	return (until.IsZero() || time.Now().Before(until)) && l.conn.SetReadDeadline(until) == nil
 }
 
 // adopt lets the accepting side send.

@@ -263,6 +263,9 @@ func TestCloseDuringHelp(t *testing.T) {
 				u.help()
 				require.Equal(t, time.Millisecond, time.Since(start))
 				err := <-u.closed
+				if name == "error" || name == "fault" || name == "peer" {
+					require.Equal(t, time.Millisecond, time.Since(start))
+				}
 				require.LessOrEqual(t, time.Since(start), 2*linger)
 				switch name {
 				case "regular", "receiver":

@@ -45,16 +45,15 @@ type link struct {
 
 // state is guarded by link.mu.
 type state struct {
-	epoch    uint64    // 0: not known yet
-	queue    []*frame  // committed, in order
-	flushing bool      // the flush flag
-	handed   bool      // its holder left it to the writer
-	corked   bool      // the reader will see to it that frames leave
-	broken   bool      // nothing can be written any more
-	failed   error     // of the write that broke it; the reader ends the link
-	until    time.Time // how long the reader may go on; zero: for ever
-
-	interrupted bool // reads fail with a deadline
+	epoch       uint64    // 0: not known yet
+	queue       []*frame  // committed, in order
+	flushing    bool      // the flush flag
+	handed      bool      // its holder left it to the writer
+	corked      bool      // the reader will see to it that frames leave
+	broken      bool      // nothing can be written any more
+	failed      error     // of the write that broke it; the reader ends the link
+	until       time.Time // how long the reader may go on; zero: for ever
+	interrupted bool      // reads fail, until the reader goes on
 	dead        bool
 	own         bool  // it ended by Close
 	err         error // why; nil: regular end here
