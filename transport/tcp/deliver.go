@@ -111,7 +111,11 @@ func (d *delivery) lone(frames int) bool {
 	if frames == 0 {
 		return false
 	}
-	if offers := d.offers.Swap(0); frames > 1 || offers != 1 {
+	offers := d.offers.Load()
+	if offers > 0 {
+		d.offers.Store(0) // one who comes now is not counted: he comes again
+	}
+	if frames > 1 || offers != 1 {
 		d.streak = 0
 		return false
 	}
