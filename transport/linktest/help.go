@@ -79,7 +79,7 @@ func testHelped(t *testing.T, pair Pair) {
 	})
 	wg.Go(func() {
 		for i := range spare {
-			if err := b.send(transport.Small, call(uint64(i)|unawaited), pattern(100*i, i)); err != nil {
+			if err := b.send(transport.Small, call(uint64(i)|unawaited), pattern(min(100*i, b.MaxPayload()), i)); err != nil {
 				t.Error(err)
 			}
 			time.Sleep(time.Duration(i%3) * 300 * time.Microsecond)
