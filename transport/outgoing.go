@@ -304,15 +304,23 @@ func (o *outgoing) bind(c *carrier) (pump *carrier) {
 	defer o.mu.Unlock()
 	if o.carrier == nil || o.carrier.move != c.move {
 		o.sent.rewind()
-		o.carrier = c
-		o.bound.Store(c)
+		o.turnTo(c)
 	}
 	return o.needsPump()
 }
 
-func (o *outgoing) pause() {
-	o.carrier = nil
-	o.bound.Store(nil)
+func (o *outgoing) pause() { o.turnTo(nil) }
+
+// turnTo has c carry the lane; nil: nothing. Who has helped the link before does
+// not come back to it, so that takes in itself what the session gets there.
+// Callers hold mu.
+func (o *outgoing) turnTo(c *carrier) {
+	before := o.carrier
+	o.carrier = c
+	o.bound.Store(c)
+	if before != nil && before.rouser != nil {
+		before.rouser.Rouse()
+	}
 }
 
 // idle says that the peer has taken in all that was sent.
