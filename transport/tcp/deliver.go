@@ -56,7 +56,7 @@ type delivery struct {
 	offers  atomic.Int32  // of help, declined since the reader last delivered
 	skip    atomic.Int32  // helpers to turn away
 	visits  atomic.Uint32 // helpers who came and left; odd: one has the turn
-	resting atomic.Bool   // changed under link.mu
+	resting bool          // guarded by link.mu
 	vacant  chan struct{} // one token: the reader is to go on
 }
 
@@ -170,19 +170,17 @@ func (d *delivery) sleep(visits uint32) (inVain bool) {
 func (l *link) setResting(on bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.in.resting.Store(on)
+	l.in.resting = on
 	if !on && l.in.visits.Load()%2 == 1 {
 		l.interrupt()
 	}
 }
 
-// resume ends a rest.
+// resume ends a rest, or the next if there is none: the reader may be about to.
 func (d *delivery) resume() {
-	if d.resting.Load() {
-		select {
-		case d.vacant <- struct{}{}:
-		default:
-		}
+	select {
+	case d.vacant <- struct{}{}:
+	default:
 	}
 }
 
@@ -202,25 +200,22 @@ func (l *link) Help(done <-chan struct{}, waiting *atomic.Int32) bool {
 		return false
 	}
 	d.visits.Add(1)
-	stopped := l.readFor(done)
+	stopped := l.admit() && l.readFor(done)
 	there := len(done) > 0
 	if there {
 		d.decline = 0
 	}
 	d.visits.Add(1)
-	<-d.turn
 	if stopped || waiting.Load() > 1 {
-		d.resume()
+		d.resume() // before the turn is free: who goes on then has seen it
 	}
+	<-d.turn
 	return there
 }
 
 // readFor takes in frames until done has an entry, or something has stopped it.
 func (l *link) readFor(done <-chan struct{}) (stopped bool) {
 	p := &l.in.parser
-	if !l.admit() {
-		return true
-	}
 	defer p.uncork()
 	for len(done) == 0 {
 		if _, err := p.pump(); err != nil {
@@ -235,7 +230,7 @@ func (l *link) readFor(done <-chan struct{}) (stopped bool) {
 func (l *link) admit() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.in.resting.Load() && !l.state.interrupted && !l.ending()
+	return l.in.resting && !l.state.interrupted && !l.ending()
 }
 
 // Rouse ends the reader's rest, and by that the Help that is under way.

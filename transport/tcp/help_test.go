@@ -86,6 +86,13 @@ func (u *user) help() bool {
 	return u.link.Help(u.done, &u.waiting)
 }
 
+// rests says whether the reader of its link does.
+func (u *user) rests() bool {
+	u.link.mu.Lock()
+	defer u.link.mu.Unlock()
+	return u.link.in.resting
+}
+
 // wait waits as a lone caller does.
 func (u *user) wait() {
 	u.waiting.Add(1)
@@ -119,20 +126,26 @@ func users(t *testing.T) (u, peer *user) {
 	})
 	ping(t, a) // names the epoch
 	<-ends[1].done
+	synctest.Wait() // both readers have begun
 	return ends[0], ends[1]
 }
 
-// settle makes the reader of u rest: every frame of the peer finds a helper.
-func settle(t *testing.T, u, peer *user) {
-	for range 2 * loneAnswers {
+// answers has u wait for n frames of the peer, one at a time.
+func answers(t *testing.T, u, peer *user, n int) {
+	for range n {
 		go func() {
 			time.Sleep(100 * time.Microsecond)
 			ping(t, peer.link)
 		}()
 		u.wait()
+		synctest.Wait()
 	}
-	synctest.Wait()
-	require.True(t, u.link.in.resting.Load(), "the reader rests")
+}
+
+// settle makes the reader of u rest: every frame of the peer finds a helper.
+func settle(t *testing.T, u, peer *user) {
+	answers(t, u, peer, 2*loneAnswers)
+	require.True(t, u.rests())
 }
 
 func inBubble(t *testing.T, run func(t *testing.T, u, peer *user)) {
@@ -236,6 +249,19 @@ func TestHelpedFromElsewhere(t *testing.T) {
 	}
 }
 
+// A reader that is roused when it is about to rest does not.
+func TestRousedBeforeRest(t *testing.T) {
+	inBubble(t, func(t *testing.T, u, peer *user) {
+		answers(t, u, peer, loneAnswers-1)
+		require.False(t, u.rests())
+		u.link.Rouse()
+		answers(t, u, peer, 1)
+		require.False(t, u.rests())
+		answers(t, u, peer, loneAnswers)
+		require.True(t, u.rests(), "once")
+	})
+}
+
 // A close ends a Help at once, wherever it comes from, and Closed comes once.
 func TestCloseDuringHelp(t *testing.T) {
 	for name, end := range map[string]func(t *testing.T, u, peer *user){
@@ -300,7 +326,7 @@ func TestCloseWhileResting(t *testing.T) {
 		start := time.Now()
 		u.link.writeFailed(os.ErrInvalid)
 		synctest.Wait()
-		require.False(t, u.link.in.resting.Load())
+		require.False(t, u.rests())
 		<-u.closed
 		require.Equal(t, linger, time.Since(start), "the peer has that long to say why")
 	})
