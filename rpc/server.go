@@ -55,6 +55,23 @@ type method struct {
 	codec  codec.Codec
 	serve  serveFunc
 	inline bool
+	wary   atomic.Int32 // runs of it that may be long, from now on
+}
+
+// isWary says that a run of the handler may be long.
+func (m *method) isWary() bool { return m.wary.Load() > 0 }
+
+// ran learns from a run that took so many nanoseconds. After a long one the next
+// may be as long: as many of them as it lasted times shortRun, so that what others
+// wait for runs that were not foreseen is shortRun per call at most.
+func (m *method) ran(took int64) {
+	wary := m.wary.Load()
+	switch runs := took / int64(shortRun); {
+	case runs > int64(wary):
+		m.wary.Store(int32(min(runs, maxWary)))
+	case runs == 0 && wary > 0:
+		m.wary.Add(-1)
+	}
 }
 
 type serverStats struct {

@@ -46,7 +46,7 @@ func (c *serverCall) run(a arrival) int64 {
 	switch err := c.ctx.Err(); err {
 	case nil:
 		c.serving = true
-		err := c.method.serve(c)
+		err := c.handle()
 		c.serving = false
 		if err != nil {
 			c.fail(err, 0)
@@ -57,6 +57,26 @@ func (c *serverCall) run(a arrival) int64 {
 		c.peer.server.stats.late.Add(1)
 	}
 	return c.handled
+}
+
+// handle runs the handler. Who runs it may have come from the lane, to which he
+// goes back after, so that what else arrives there waits for him. Where that is
+// likely to be long, the lane is roused before.
+func (c *serverCall) handle() error {
+	m := c.method
+	if m.isWary() {
+		c.peer.lane.Rouse()
+	} else if m.inline || !c.peer.server.workers.oneTask() {
+		return m.serve(c) // nobody need know how long that takes
+	}
+	begun := clock()
+	err := m.serve(c)
+	ended := c.handled
+	if ended == 0 {
+		ended = clock()
+	}
+	m.ran(ended - begun)
+	return err
 }
 
 func (c *serverCall) finish() {
