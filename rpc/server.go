@@ -61,10 +61,10 @@ type method struct {
 // isWary says that a run of the handler may be long.
 func (m *method) isWary() bool { return m.wary.Load() > 0 }
 
-// ran learns from a run that took so many nanoseconds. After a long one the next
-// may be as long: as many of them as it lasted times shortRun, so that what others
+// learn takes note of a run of so many nanoseconds. After a long one the next may
+// be long too: as many of them as it lasted times shortRun, so that what others
 // wait for runs that were not foreseen is shortRun per call at most.
-func (m *method) ran(took int64) {
+func (m *method) learn(took int64) {
 	wary := m.wary.Load()
 	switch runs := took / int64(shortRun); {
 	case runs > int64(wary):

@@ -59,9 +59,9 @@ func (c *serverCall) run(a arrival) int64 {
 	return c.handled
 }
 
-// handle runs the handler. Who runs it may have come from the lane, to which he
-// goes back after, so that what else arrives there waits for him. Where that is
-// likely to be long, the lane is roused before.
+// handle runs the handler. Who runs it may have taken in the call himself, and what
+// else arrives waits for him to come back. So the lane is roused before a run that
+// may be long.
 func (c *serverCall) handle() error {
 	m := c.method
 	if m.isWary() {
@@ -75,7 +75,7 @@ func (c *serverCall) handle() error {
 	if ended == 0 {
 		ended = clock()
 	}
-	m.ran(ended - begun)
+	m.learn(ended - begun)
 	return err
 }
 

@@ -17,10 +17,10 @@ const (
 	// link's own goroutine may still leave the link alone, over RDMA for up to
 	// 100 µs and over TCP for 10 ms, so that what comes for others, of all sessions
 	// on the same poller, waits: for as long as a handler that is always quick, and
-	// longer only where one was not for the first time (see method.ran).
+	// longer only where one was not for the first time (see method.learn).
 	shortRun = 50 * time.Microsecond
 
-	// maxWary is for how many calls at most a method is known to run for long.
+	// maxWary is for how many calls at most a long run of a method is remembered.
 	maxWary = 1 << 10
 
 	// yieldEvery bounds how long workers that take in their own tasks keep a P

@@ -301,7 +301,7 @@ func TestWaryIsEnough(t *testing.T) {
 				took = rapid.Int64Range(1, 2*most).Draw(rt, "took")
 			}
 			foreseen := m.isWary()
-			m.ran(took)
+			m.learn(took)
 			if !foreseen {
 				last = min(took, most)
 				lost += last

@@ -57,7 +57,7 @@ func TestControlIsReadAfterMove(t *testing.T) {
 // noticed in time.
 func TestReaderComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const most = 20 * time.Millisecond // of either side's rest
+		const most = 20 * time.Millisecond // two rests
 		m := newMemory()
 		cn, sn := networkOf(m, nil), networkOf(m, nil)
 		cn.Config.Keepalive, sn.Config.Keepalive = 30*time.Millisecond, 30*time.Millisecond

@@ -124,14 +124,15 @@ type Helper interface {
 }
 
 // Rouser is a Helper whose Help sleeps until something arrives on the link, and
-// does not see what done gets from elsewhere.
+// does not see what done gets from elsewhere. What arrives when nobody helps any
+// more may wait for 10 ms, unless it is roused.
 type Rouser interface {
 	Helper
 
-	// Rouse has the link take in what arrives itself, at once, until it is
-	// helped again, and ends a Help that is under way. Call it when done has got
-	// an entry that the link did not bring, and when who has helped goes while
-	// others wait.
+	// Rouse has the link take in what arrives itself, at once, also where it was
+	// about to leave that to helpers, and ends a Help that is under way. It does
+	// not wait. Call it when done has got an entry that the link did not bring,
+	// and when who has helped does not come back soon.
 	Rouse()
 }
 
