@@ -40,8 +40,8 @@ var past = time.Unix(1, 0)
 // delivers would rather have read that himself, so that he need not be woken,
 // the reader gives the turn up and rests. Helpers take the turn then, one at a
 // time, each until he has what he waits for. The reader goes on when a helper says
-// that others wait, when the link ends, and when its timer finds that none came or
-// that one is there in vain.
+// that others wait, when the link is roused or ends, and when its timer finds that
+// none came or that one is there in vain.
 //
 // Whoever has the turn may be waiting in Read. To stop him, a deadline in the past
 // is set; the reader, who goes on then, clears it, and no helper reads before he
