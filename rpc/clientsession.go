@@ -96,12 +96,15 @@ func (s *clientSession) exchange(ctx context.Context, p *pending, id uint64, m *
 // is the only one that waits, it helps to take in what arrives, which saves it
 // from being woken.
 func (s *clientSession) await(ctx context.Context, p *pending, id uint64) bool {
-	if s.waiting.Add(1) == 1 {
+	alone := s.waiting.Add(1) == 1
+	if alone {
 		for len(p.done) == 0 && s.lane.Help(p.done, &s.waiting) && s.waiting.Load() == 1 && ctx.Err() == nil {
 		}
 	}
 	there := p.await(id, ctx.Done())
-	s.waiting.Add(-1)
+	if s.waiting.Add(-1) > 0 && alone {
+		s.lane.Rouse() // who came meanwhile does not help
+	}
 	return there
 }
 

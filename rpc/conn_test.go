@@ -38,6 +38,37 @@ func TestCallEchoes(t *testing.T) {
 	require.Zero(t, r.conn.Stats())
 }
 
+// A caller who has helped does not leave the lane to nobody while another waits.
+func TestHelperLeavesTheLaneAttended(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		free := make(chan struct{})
+		r := join(t, func(_ context.Context, req *[]byte) (*[]byte, error) {
+			if string(*req) == "slow" {
+				<-free
+			}
+			return req, nil
+		})
+		defer r.close()
+		call := func(text string) {
+			_, err := r.echo(t.Context(), text)
+			require.NoError(t, err)
+		}
+		call("alone")
+		require.Zero(t, r.client.roused.Load())
+		resume := r.remote.hold()
+		go call("first")
+		synctest.Wait()
+		go call("slow")
+		synctest.Wait()
+		resume()
+		synctest.Wait()
+		require.EqualValues(t, 1, r.client.roused.Load())
+		close(free)
+		synctest.Wait()
+		require.EqualValues(t, 1, r.client.roused.Load(), "nobody waits")
+	})
+}
+
 // Case 29: a call ends when its context does, wherever it hangs: for want of
 // room, or at a peer that takes nothing in.
 func TestCallEndsWithItsContext(t *testing.T) {

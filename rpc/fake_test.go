@@ -29,6 +29,7 @@ type fakeEnd struct {
 	sink       transport.Sink
 	both       *fakeSession
 	helped     atomic.Int32 // calls of Help
+	roused     atomic.Int32 // calls of Rouse
 
 	mu        sync.Mutex
 	room      chan struct{} // not nil: no room until it is closed
@@ -182,6 +183,8 @@ func (e *fakeEnd) Help(<-chan struct{}, *atomic.Int32) bool {
 	e.helped.Add(1)
 	return false
 }
+
+func (e *fakeEnd) Rouse() { e.roused.Add(1) }
 
 func (e *fakeEnd) Forget(call uint64) {
 	e.mu.Lock()

@@ -24,6 +24,7 @@ type lane interface {
 	SendFill(ctx context.Context, h *wire.Header, n int, fill func(dst []byte) error) error
 	Forget(call uint64)
 	Help(done <-chan struct{}, waiting *atomic.Int32) bool
+	Rouse()
 }
 
 // session is what calls need of a transport.Session.

@@ -146,7 +146,9 @@ func UnaryBytes[S any](serve func(S, context.Context, []byte) ([]byte, error)) H
 //
 // The time left until the deadline of ctx goes to the server, whose handler's
 // context ends then too. When ctx ends, Call returns at once, whatever the
-// peer does; the server is told as soon as there is room to tell it.
+// peer does, or within 10 ms over TCP where it is the only one of the session,
+// which reads the socket itself; the server is told as soon as there is room to
+// tell it.
 //
 // A call that fails as Unavailable and NotExecuted, because the server is
 // shutting down, the session ended before the request left or there is none,

@@ -55,6 +55,23 @@ type method struct {
 	codec  codec.Codec
 	serve  serveFunc
 	inline bool
+	wary   atomic.Int32 // runs of it that may be long, from now on
+}
+
+// isWary says that a run of the handler may be long.
+func (m *method) isWary() bool { return m.wary.Load() > 0 }
+
+// learn takes note of a run of so many nanoseconds. After a long one the next may
+// be long too: as many of them as it lasted times shortRun, so that what others
+// wait for runs that were not foreseen is shortRun per call at most.
+func (m *method) learn(took int64) {
+	wary := m.wary.Load()
+	switch runs := took / int64(shortRun); {
+	case runs > int64(wary):
+		m.wary.Store(int32(min(runs, maxWary)))
+	case runs == 0 && wary > 0:
+		m.wary.Add(-1)
+	}
 }
 
 type serverStats struct {
@@ -318,7 +335,7 @@ func (s *Server) join(session session, l lane, limits transport.Limits) *peer {
 	p := &peer{
 		server: s, session: session, lane: l,
 		maxMessage: limits.MaxMessage, maxCalls: own.MaxCalls,
-		share: share[arrival]{maxBytes: max(2*int64(own.MaxMessage), minWaiting), help: l.Help},
+		share: share[arrival]{maxBytes: max(2*int64(own.MaxMessage), minWaiting), help: l.Help, rouse: l.Rouse},
 		calls: arrived{limit: min(own.MaxCalls, maxSlots)},
 	}
 	s.mu.Lock()

@@ -46,7 +46,7 @@ func (c *serverCall) run(a arrival) int64 {
 	switch err := c.ctx.Err(); err {
 	case nil:
 		c.serving = true
-		err := c.method.serve(c)
+		err := c.handle()
 		c.serving = false
 		if err != nil {
 			c.fail(err, 0)
@@ -57,6 +57,26 @@ func (c *serverCall) run(a arrival) int64 {
 		c.peer.server.stats.late.Add(1)
 	}
 	return c.handled
+}
+
+// handle runs the handler. Who runs it may have taken in the call himself, and what
+// else arrives waits for him to come back. So the lane is roused before a run that
+// may be long.
+func (c *serverCall) handle() error {
+	m := c.method
+	if m.isWary() {
+		c.peer.lane.Rouse()
+	} else if m.inline || !c.peer.server.workers.oneTask() {
+		return m.serve(c) // nobody need know how long that takes
+	}
+	begun := clock()
+	err := m.serve(c)
+	ended := c.handled
+	if ended == 0 {
+		ended = clock()
+	}
+	m.learn(ended - begun)
+	return err
 }
 
 func (c *serverCall) finish() {

@@ -94,6 +94,45 @@ func TestTCPCalls(t *testing.T) {
 	}
 }
 
+// A lone caller reads the socket himself, and gives up in time all the same.
+func TestTCPLoneCallerGivesUp(t *testing.T) {
+	c := dial(t, listen(t).Addr().String())
+	for range 20 {
+		for range 50 {
+			_, err := echo(t.Context(), c, "x")
+			require.NoError(t, err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
+		_, err := echo(ctx, c, "wait")
+		cancel()
+		require.Equal(t, rpc.DeadlineExceeded, rpc.CodeOf(err))
+		ctx, cancel = context.WithCancel(t.Context())
+		time.AfterFunc(5*time.Millisecond, cancel)
+		_, err = echo(ctx, c, "wait")
+		require.Equal(t, rpc.Canceled, rpc.CodeOf(err))
+	}
+}
+
+// Lone callers of several sessions with one server, whose workers go from socket
+// to socket, are all answered.
+func TestTCPLoneCallersOfManySessions(t *testing.T) {
+	s := listen(t)
+	var wg sync.WaitGroup
+	for i := range 4 {
+		c := dial(t, s.Addr().String())
+		wg.Go(func() {
+			for k := range 1000 {
+				text := fmt.Sprintf("%d/%d", i, k)
+				if got, err := echo(t.Context(), c, text); err != nil || got != text {
+					t.Errorf("caller %d call %d: %q, %v", i, k, got, err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
 func TestTCPManyCallers(t *testing.T) {
 	pooltest.Check(t)
 	s := listen(t)

@@ -15,9 +15,13 @@ const (
 	// shortRun is how soon after it was told to search a worker must be done with
 	// its tasks if it is to take in the next itself. While it runs that one, the
 	// link's own goroutine may still leave the link alone, over RDMA for up to
-	// 100 µs, so that what comes for others, of all sessions on the same poller,
-	// waits: mostly for as long as a handler that is known to be quick.
+	// 100 µs and over TCP for 10 ms, so that what comes for others, of all sessions
+	// on the same poller, waits: for as long as a handler that is always quick, and
+	// longer only where one was not for the first time (see method.learn).
 	shortRun = 50 * time.Microsecond
+
+	// maxWary is for how many calls at most a long run of a method is remembered.
+	maxWary = 1 << 10
 
 	// yieldEvery bounds how long workers that take in their own tasks keep a P
 	// from other goroutines.
@@ -39,6 +43,8 @@ const (
 // is handed from goroutine to goroutine. One worker helps at a time: it is at the
 // top of the idle stack, so that the next task is its own, and until it searches
 // no other may help. A worker whose tasks took longer than shortRun just sleeps.
+// A lane that it does not come back to is roused, and so is the lane that it
+// helps when the task that it is to search for is of another session.
 //
 // At most limit tasks run at once, at most queueLimit wait beyond those, and of
 // one session shareLimit and shareQueue. The tasks of a session wait in order;
@@ -71,6 +77,7 @@ type sized interface{ size() int }
 type share[T sized] struct {
 	maxBytes int64                                                  // of the tasks that wait, and of the replies in the outbox; fixed
 	help     func(done <-chan struct{}, waiting *atomic.Int32) bool // that of its lane; nil: nothing can be taken in; fixed
+	rouse    func()                                                 // that of its lane; fixed
 
 	queue   fifo[T]
 	bytes   int64
@@ -84,6 +91,9 @@ type worker[T sized] struct {
 	search chan struct{} // capacity 1
 	ends   bool          // set before it is told
 	run    func(T) int64 // nil until it has begun; returns when the task was done but for its answer; 0: nobody knows
+
+	helping atomic.Pointer[share[T]] // whose lane it helps
+	helped  *share[T]                // whose lane it helped last, and left; of its goroutine
 
 	// Of its goroutine, as clock tells it.
 	told    int64 // when it was told to search; 0: never
@@ -105,7 +115,7 @@ func (w *workers[T]) submit(sh *share[T], t T) bool {
 	w.enlist(sh)
 	k := w.rouse()
 	w.mu.Unlock()
-	w.wake(k)
+	w.wake(k, sh)
 	return true
 }
 
@@ -149,8 +159,9 @@ func (w *workers[T]) rouse() *worker[T] {
 	return nil
 }
 
-// wake sets going what rouse gave.
-func (w *workers[T]) wake(k *worker[T]) {
+// wake sets going what rouse gave, for a task of the session with that share, or
+// of any (nil). Who helps the lane of that session sees himself what it brings.
+func (w *workers[T]) wake(k *worker[T], sh *share[T]) {
 	switch {
 	case k == nil:
 	case k.run == nil:
@@ -158,6 +169,9 @@ func (w *workers[T]) wake(k *worker[T]) {
 		go k.loop(w, nil)
 	default:
 		k.search <- struct{}{}
+		if helping := k.helping.Load(); helping != nil && helping != sh {
+			helping.rouse()
+		}
 	}
 }
 
@@ -198,7 +212,7 @@ func (w *workers[T]) next(k *worker[T], done *share[T]) (T, *share[T]) {
 			w.searching--
 			other := w.rouse()
 			w.mu.Unlock()
-			w.wake(other)
+			w.wake(other, nil)
 			return t, sh
 		}
 		w.searching--
@@ -226,7 +240,12 @@ func (w *workers[T]) next(k *worker[T], done *share[T]) (T, *share[T]) {
 // wait returns when the worker is told to search; false: to end. If it is alone
 // it takes in what arrives for the session that it served last.
 func (k *worker[T]) wait(w *workers[T], last *share[T], alone bool) bool {
-	if alone && last != nil && last.help != nil {
+	helps := alone && last != nil && last.help != nil && k.short()
+	if left := k.helped; left != nil && (!helps || left != last) {
+		k.helped = nil
+		left.rouse()
+	}
+	if helps {
 		k.help(w, last)
 	}
 	<-k.search
@@ -234,16 +253,21 @@ func (k *worker[T]) wait(w *workers[T], last *share[T], alone bool) bool {
 	return !k.ends
 }
 
+// short says whether the last search was over soon.
+func (k *worker[T]) short() bool {
+	return k.told != 0 && k.ran >= k.told && k.ran-k.told <= int64(shortRun)
+}
+
 func (k *worker[T]) help(w *workers[T], last *share[T]) {
-	if k.told == 0 || k.ran < k.told || k.ran-k.told > int64(shortRun) {
-		return
-	}
 	if k.ran-k.yielded > int64(yieldEvery) {
 		k.yielded = k.ran
 		runtime.Gosched()
 	}
+	k.helped = last
+	k.helping.Store(last)
 	for len(k.search) == 0 && last.help(k.search, &w.tasks) {
 	}
+	k.helping.Store(nil)
 }
 
 // dequeue takes the next task of the first session in line.

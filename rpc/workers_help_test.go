@@ -3,6 +3,7 @@ package rpc
 import (
 	"context"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 )
 
 // helpedShare is the share of a session whose lane has somebody take in what is
@@ -19,6 +21,7 @@ type helpedShare struct {
 	arrives chan func()
 	calls   atomic.Int32
 	inside  atomic.Int32
+	roused  atomic.Int32
 	waiting atomic.Int32 // as it was when the last left
 }
 
@@ -42,7 +45,7 @@ func pause() {
 func newHelpedShare() *helpedShare {
 	h := &helpedShare{arrives: make(chan func())}
 	h.maxBytes = 100
-	h.share.help = h.help
+	h.share.help, h.share.rouse = h.help, func() { h.roused.Add(1) }
 	return h
 }
 
@@ -143,6 +146,30 @@ func TestHelpEnds(t *testing.T) {
 	})
 }
 
+// A lane that sleeps until something arrives on it is roused when its helper is
+// to run a task of another session, and when its helper does not come back.
+func TestHelpedLaneIsRoused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, h := helpedWorkers(t)
+		h.warm(t, w)
+		h.arrives <- func() { w.submit(&h.share, func() {}) }
+		pause()
+		require.Zero(t, h.roused.Load(), "it brought the task itself")
+		require.EqualValues(t, 1, h.inside.Load())
+
+		other := newHelpedShare()
+		w.submit(&other.share, func() {})
+		require.EqualValues(t, 1, h.roused.Load())
+		pause()
+		require.EqualValues(t, 1, other.inside.Load(), "the helper has gone to the other")
+
+		before := other.roused.Load()
+		other.arrives <- func() { w.submit(&other.share, func() { time.Sleep(shortRun + 1) }) }
+		pause()
+		require.Equal(t, before+1, other.roused.Load(), "nobody helps after a long task")
+	})
+}
+
 // Tasks come from who helps and from others at once: each runs, and one worker
 // helps at most.
 func TestHelpersTakeTurns(t *testing.T) {
@@ -215,4 +242,71 @@ func TestServerHelpsAfterShortHandlers(t *testing.T) {
 			require.Equal(t, c.helps, r.remote.helped.Load() > 0, c.takes.String())
 		})
 	}
+}
+
+// While a handler that has run for long lately runs, the lane is not left to who
+// runs it, for as many calls as that is worth.
+func TestServerIsWaryOfSlowHandlers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r *rig
+		var roused int32 // before the handler ran
+		r = join(t, func(_ context.Context, req *[]byte) (*[]byte, error) {
+			roused = r.remote.roused.Load()
+			text, fails := strings.CutSuffix(string(*req), " and fail")
+			takes, err := time.ParseDuration(text)
+			require.NoError(t, err)
+			time.Sleep(takes)
+			if fails {
+				return nil, errNobody
+			}
+			return req, nil
+		})
+		defer r.close()
+		calls := func(n int, takes string, foreseen bool) {
+			t.Helper()
+			for range n {
+				before := r.remote.roused.Load()
+				_, _ = r.echo(t.Context(), takes)
+				synctest.Wait()
+				require.Equal(t, foreseen, roused > before)
+			}
+		}
+		calls(100, "0s", false)
+		for _, long := range []string{"1ms", "1ms and fail"} {
+			calls(1, long, false)
+			calls(int(time.Millisecond/shortRun), "0s", true)
+			calls(100, "0s", false)
+		}
+		calls(1, "1ms", false)
+		calls(5, "0s", true)
+		calls(1, "500us", true)
+		calls(15, "0s", true) // what is left of the first: the second is worth less
+		calls(100, "0s", false)
+		calls(1, "1h", false)
+		calls(maxWary, "0s", true)
+		calls(100, "0s", false)
+	})
+}
+
+// What others may have to wait for runs that were not foreseen is shortRun per
+// call at most.
+func TestWaryIsEnough(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		const most = int64(maxWary * shortRun)
+		m := new(method)
+		lost, last := int64(0), int64(0)
+		for calls := range rapid.IntRange(1, 5000).Draw(rt, "calls") {
+			took := int64(0)
+			if rapid.IntRange(0, 20).Draw(rt, "slow") == 0 {
+				took = rapid.Int64Range(1, 2*most).Draw(rt, "took")
+			}
+			foreseen := m.isWary()
+			m.learn(took)
+			if !foreseen {
+				last = min(took, most)
+				lost += last
+			}
+			require.LessOrEqual(rt, lost-last, int64(calls)*int64(shortRun))
+		}
+	})
 }

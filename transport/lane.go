@@ -286,6 +286,13 @@ func (l *Lane) Help(done <-chan struct{}, waiting *atomic.Int32) bool {
 	return c != nil && c.helper != nil && c.helper.Help(done, waiting)
 }
 
+// Rouse ends what Help does and has the link take in what arrives; see Rouser.
+func (l *Lane) Rouse() {
+	if c := l.out.bound.Load(); c != nil && c.rouser != nil {
+		c.rouser.Rouse()
+	}
+}
+
 // Forget drops what has arrived of a message of that call, and what is still
 // to come of it. The sink calls it when nobody waits for the message any more.
 func (l *Lane) Forget(call uint64) { l.in.forget(call) }

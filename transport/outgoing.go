@@ -14,6 +14,7 @@ type carrier struct {
 	link    Link
 	widest  int      // bytes of a payload on it
 	helper  Helper   // link, if it is one
+	rouser  Rouser   // link, if it is one
 	refer   Referrer // link, if it is one
 	move    uint32   // its number
 	pumping bool     // a goroutine sends what is due; guarded by outgoing.mu
@@ -22,6 +23,7 @@ type carrier struct {
 func newCarrier(link Link, move uint32) *carrier {
 	c := &carrier{link: link, widest: link.MaxPayload(), move: move}
 	c.helper, _ = link.(Helper)
+	c.rouser, _ = link.(Rouser)
 	c.refer, _ = link.(Referrer)
 	return c
 }
@@ -302,15 +304,23 @@ func (o *outgoing) bind(c *carrier) (pump *carrier) {
 	defer o.mu.Unlock()
 	if o.carrier == nil || o.carrier.move != c.move {
 		o.sent.rewind()
-		o.carrier = c
-		o.bound.Store(c)
+		o.turnTo(c)
 	}
 	return o.needsPump()
 }
 
-func (o *outgoing) pause() {
-	o.carrier = nil
-	o.bound.Store(nil)
+func (o *outgoing) pause() { o.turnTo(nil) }
+
+// turnTo has c carry the lane; nil: nothing. Who has helped the link before does
+// not come back to it, so that takes in itself what the session gets there.
+// Callers hold mu.
+func (o *outgoing) turnTo(c *carrier) {
+	before := o.carrier
+	o.carrier = c
+	o.bound.Store(c)
+	if before != nil && before.rouser != nil {
+		before.rouser.Rouse()
+	}
 }
 
 // idle says that the peer has taken in all that was sent.

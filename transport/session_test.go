@@ -21,6 +21,7 @@ const patience = 30 * time.Second
 // sink is a Sink that hands on what it gets.
 type sink struct {
 	messages chan transport.Message
+	came     chan struct{} // one token: a message has come since it was taken
 	goAway   chan struct{}
 	ended    chan error
 	over     bool // Ended was called
@@ -29,14 +30,22 @@ type sink struct {
 func newSink() *sink {
 	return &sink{
 		messages: make(chan transport.Message, 1024),
+		came:     make(chan struct{}, 1),
 		goAway:   make(chan struct{}, 16),
 		ended:    make(chan error, 16),
 	}
 }
 
-func (s *sink) Message(m transport.Message) { s.check(); s.messages <- m }
-func (s *sink) GoAway()                     { s.check(); s.goAway <- struct{}{} }
-func (s *sink) Ended(err error)             { s.check(); s.over = true; s.ended <- err }
+func (s *sink) Message(m transport.Message) {
+	s.check()
+	s.messages <- m
+	select {
+	case s.came <- struct{}{}:
+	default:
+	}
+}
+func (s *sink) GoAway()         { s.check(); s.goAway <- struct{}{} }
+func (s *sink) Ended(err error) { s.check(); s.over = true; s.ended <- err }
 
 // check needs no lock: calls of a sink take turns.
 func (s *sink) check() {

@@ -123,6 +123,19 @@ type Helper interface {
 	Help(done <-chan struct{}, waiting *atomic.Int32) bool
 }
 
+// Rouser is a Helper whose Help sleeps until something arrives on the link, and
+// does not see what done gets from elsewhere. What arrives when nobody helps any
+// more may wait for 10 ms, unless it is roused.
+type Rouser interface {
+	Helper
+
+	// Rouse has the link take in what arrives itself, at once, also where it was
+	// about to leave that to helpers, and ends a Help that is under way. It does
+	// not wait. Call it when done has got an entry that the link did not bring,
+	// and when who has helped does not come back soon.
+	Rouse()
+}
+
 // Referrer is a Link that can send a payload from the memory where it is.
 type Referrer interface {
 	// Refer is Reserve of a frame whose payload is already there: n bytes of

@@ -43,6 +43,7 @@ func Run(t *testing.T, pair Pair) {
 		{"Refer", testRefer, true},
 		{"Order", testOrder, false},
 		{"Concurrent", testConcurrent, false},
+		{"Helped", testHelped, false},
 		{"Stats", testStats, true},
 		{"ReserveWaits", testReserveWaits, false},
 		{"ReserveNow", testReserveNow, true},
@@ -56,6 +57,7 @@ func Run(t *testing.T, pair Pair) {
 		{"CloseInsideReceiver", testCloseInsideReceiver, true},
 		{"CloseWhileBlocked", testCloseWhileBlocked, false},
 		{"CloseUnderLoad", testCloseUnderLoad, false},
+		{"CloseWhileHelped", testCloseWhileHelped, false},
 		{"CloseUnstarted", testCloseUnstarted, true},
 		{"ReceiverError", testReceiverError, true},
 	} {

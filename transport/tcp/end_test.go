@@ -58,8 +58,8 @@ func (c *brokenConn) Close() error {
 	return nil
 }
 
-func (c *brokenConn) SetDeadline(time.Time) error     { return nil }
-func (c *brokenConn) SetReadDeadline(time.Time) error { return nil }
+func (c *brokenConn) SetReadDeadline(time.Time) error  { return nil }
+func (c *brokenConn) SetWriteDeadline(time.Time) error { return nil }
 
 // witness notes what a link delivers.
 type witness struct {

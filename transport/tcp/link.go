@@ -18,11 +18,13 @@ const linger = time.Second
 //
 // Two goroutines serve it: write, from the start until all is released, and
 // read, once there is a receiver. Frames leave through whoever holds the flush
-// flag: callers of Flush in turn, or write (see send.go).
+// flag: callers of Flush in turn, or write (see send.go). They are taken in by
+// whoever has the turn: read, or callers of Help while it rests (see delivery).
 //
-// It closes in this order: shut sets dead, so that nothing is taken in; write
-// gets the flush flag and keeps it; on a regular end the frames that are left
-// are written and the peer has time to close; the connection is closed; read
+// It closes in this order: shut sets dead, so that nothing is taken in, and who
+// has the turn is interrupted; write gets the flush flag and keeps it; on a
+// regular end the frames that are left are written and the peer has time to
+// close; the connection is closed; read has the turn, gives it up for good and
 // ends; the receiver's Closed is called; frames are released; done is closed.
 type link struct {
 	conn net.Conn
@@ -35,6 +37,7 @@ type link struct {
 
 	counters counters
 	out      outgoing // of the holder of the flush flag
+	in       delivery
 
 	mu    sync.Mutex
 	state state
@@ -42,18 +45,20 @@ type link struct {
 
 // state is guarded by link.mu.
 type state struct {
-	epoch    uint64   // 0: not known yet
-	queue    []*frame // committed, in order
-	flushing bool     // the flush flag
-	handed   bool     // its holder left it to the writer
-	corked   bool     // the reader will see to it that frames leave
-	broken   bool     // nothing can be written any more
-	failed   error    // of the write that broke it; the reader ends the link
-	dead     bool
-	own      bool  // it ended by Close
-	err      error // why; nil: regular end here
-	recv     transport.Receiver
-	readDone chan struct{} // nil while there is no reader
+	epoch       uint64    // 0: not known yet
+	queue       []*frame  // committed, in order
+	flushing    bool      // the flush flag
+	handed      bool      // its holder left it to the writer
+	corked      bool      // the reader will see to it that frames leave
+	broken      bool      // nothing can be written any more
+	failed      error     // of the write that broke it; the reader ends the link
+	until       time.Time // how long the reader may go on; zero: for ever
+	interrupted bool      // reads fail, until the reader goes on
+	dead        bool
+	own         bool  // it ended by Close
+	err         error // why; nil: regular end here
+	recv        transport.Receiver
+	readDone    chan struct{} // nil while there is no reader
 }
 
 type counters struct {
@@ -70,6 +75,7 @@ func newLink(conn net.Conn, cfg Config, epoch uint64) (transport.Link, error) {
 		raw:   newRawWriter(conn),
 		wake:  make(chan struct{}, 1),
 		done:  make(chan struct{}),
+		in:    delivery{turn: make(chan struct{}, 1), vacant: make(chan struct{}, 1)},
 		state: state{epoch: epoch},
 	}
 	go l.write()
@@ -130,15 +136,20 @@ func (l *link) shut(err error, own bool) {
 	l.state.dead, l.state.own, l.state.err = true, own, err
 	l.state.broken = l.state.broken || err != nil
 	l.dead.Store(true)
+	if err == nil {
+		l.state.until = time.Now().Add(linger)
+		_ = l.conn.SetWriteDeadline(l.state.until)
+		l.interrupt()
+	}
 	l.mu.Unlock()
 
 	if err == nil {
 		l.room.close(net.ErrClosed)
-		_ = l.conn.SetDeadline(time.Now().Add(linger))
 	} else {
 		l.room.close(err)
 		l.conn.Close()
 	}
+	l.in.resume()
 	l.wakeWriter()
 }
 

@@ -1,13 +1,12 @@
 package tcp
 
 import (
-	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 
-	"github.com/verbena-rpc/verbena/pool"
 	"github.com/verbena-rpc/verbena/transport"
 	"github.com/verbena-rpc/verbena/transport/wire"
 )
@@ -34,18 +33,26 @@ const (
 	maxCorked = 16
 )
 
-// parser cuts a stream into frames and checks them. It knows no connection.
+// parser cuts a stream into frames and checks them. It knows no connection, and
+// can stop at any byte of the stream and go on later.
 type parser struct {
 	src   io.Reader
 	vec   *rawReader // of src; nil where it cannot read to two places at once
 	recv  transport.Receiver
 	owner owner
-	epoch uint64      // 0: that of the first frame is adopted
-	count *counters   // of what came
-	h     wire.Header // of the frame at hand
-	buf   []byte      // read, not yet parsed: buf[r:w]
+	epoch uint64    // 0: that of the first frame is adopted
+	count *counters // of what came
+	buf   []byte    // read, not yet parsed: buf[r:w]
 	r, w  int
-	large bool // the last payload was, so the next is likely to be
+	large bool  // the last payload was, so the next is likely to be
+	taken int   // frames taken in since the buffer last ended between two frames
+	err   error // that ended the stream
+
+	// The frame at hand, whose payload is read to where it belongs.
+	h    wire.Header
+	land []byte // its payload; nil: there is no such frame
+	got  int    // bytes of payload and sum that are there
+	sum  [wire.SumSize]byte
 
 	corked bool
 }
@@ -59,75 +66,69 @@ type owner interface {
 	delivered(frames int) // so many were, of one read
 }
 
-// read is the goroutine that delivers.
-func (l *link) read(recv transport.Receiver, epoch uint64, done chan<- struct{}) {
-	defer close(done)
-	buf := pool.Get(readSize)
-	defer buf.Release()
-	p := parser{
-		src: l.conn, vec: newRawReader(l.conn), recv: recv, owner: l,
-		epoch: epoch, count: &l.counters, buf: buf.Bytes(),
-	}
-	err := p.run()
-	l.uncork()
-	if !l.dead.Load() {
-		l.mu.Lock()
-		err = cmp.Or(l.state.failed, err)
-		l.mu.Unlock()
-		l.shut(err, false)
-		return
-	}
-	// Closed here. Take the peer's bytes off its hands until it closes too.
-	for err == nil || errors.Is(err, errStopped) {
-		_, err = l.conn.Read(p.buf)
-	}
-}
-
-// adopt lets the accepting side send.
-func (l *link) adopt(epoch uint64) {
-	l.mu.Lock()
-	l.state.epoch = epoch
-	mine := l.takeFlag()
-	l.mu.Unlock()
-	if mine {
-		l.flush(false)
-	}
-}
-
-func (l *link) stopped() bool { return l.dead.Load() }
-
-// delivered notes whether the peer has several callers at a time.
-func (l *link) delivered(frames int) {
-	if busy := frames > 1; busy != l.busy.Load() {
-		l.busy.Store(busy)
-	}
-}
-
 var errStopped = errors.New("tcp: stopped")
 
-// run delivers frames until the stream ends: io.EOF between two frames.
-func (p *parser) run() error {
-	for {
-		n := 0
-		for ; p.w-p.r >= wire.HeaderSize; n++ {
-			if p.owner.stopped() {
-				return errStopped
-			}
-			if n%maxCorked == 0 {
+// pump reads once and takes in what is there, so many frames. An error is for
+// ever, but for that of a deadline: then the next call goes on.
+func (p *parser) pump() (frames int, err error) {
+	if p.err != nil {
+		return 0, p.err
+	}
+	if err = p.more(); errors.Is(err, os.ErrDeadlineExceeded) {
+		return 0, err
+	}
+	if err == nil {
+		frames, err = p.advance()
+	}
+	p.err = err
+	return frames, err
+}
+
+// advance takes in what is in the buffer, all but the beginning of a frame that
+// it keeps for later.
+func (p *parser) advance() (frames int, err error) {
+	for p.land != nil || p.w-p.r >= wire.HeaderSize {
+		if p.owner.stopped() {
+			return frames, errStopped
+		}
+		if p.land == nil {
+			if p.taken%maxCorked == 0 {
 				p.uncork()
 			}
-			if err := p.frame(); err != nil {
-				return err
+			err = p.frame()
+		}
+		if err == nil && p.land != nil {
+			var whole bool
+			if whole, err = p.payload(); err == nil && !whole {
+				return frames, nil
 			}
 		}
-		if n > 0 {
-			p.owner.delivered(n)
+		if err != nil {
+			return frames, err
 		}
-		got := p.w - p.r
-		if err := p.fill(); err != nil {
-			return p.truncated(err, got, wire.HeaderSize)
-		}
+		p.taken++
+		frames++
 	}
+	if p.taken > 0 {
+		p.owner.delivered(p.taken)
+		p.taken = 0
+	}
+	return frames, nil
+}
+
+// more reads once: to where the payload at hand belongs if much of it is
+// missing, else into the buffer.
+func (p *parser) more() error {
+	if missing := len(p.land) - p.got; missing >= directRead {
+		n, err := p.direct(p.land[p.got:])
+		p.got += n
+		return p.truncated(err, wire.HeaderSize+p.got, p.h.FrameSize())
+	}
+	got, want := p.w-p.r, wire.HeaderSize
+	if p.land != nil {
+		got, want = wire.HeaderSize+p.got, p.h.FrameSize()
+	}
+	return p.truncated(p.fill(), got, want)
 }
 
 func (p *parser) uncork() {
@@ -191,7 +192,8 @@ func (p *parser) truncated(err error, got, want int) error {
 	return err
 }
 
-// frame takes in the frame whose header is in the buffer.
+// frame takes in the frame whose header is in the buffer, if all of it is; else the
+// frame, which has a payload then, becomes the one at hand.
 func (p *parser) frame() error {
 	h := &p.h
 	if err := h.Parse(p.buf[p.r:p.w]); err != nil {
@@ -208,14 +210,15 @@ func (p *parser) frame() error {
 		return p.whole(h)
 	}
 	p.r += wire.HeaderSize
-	if err := p.payload(h); err != nil {
+	dst, err := p.recv.Land(h)
+	if err != nil {
 		return err
 	}
-	if p.owner.stopped() {
-		return errStopped
+	if len(dst) != int(h.Length) {
+		return fmt.Errorf("tcp: receiver gave %d bytes for a payload of %d", len(dst), h.Length)
 	}
-	p.count.framesReceived.Add(1)
-	return p.recv.Frame(h)
+	p.land, p.got = dst, 0
+	return nil
 }
 
 // whole takes in the frame, all of which is in the buffer.
@@ -256,46 +259,36 @@ func (p *parser) check(h *wire.Header) error {
 	return nil
 }
 
-// payload puts the payload, of which a part or the sum is missing, where it belongs.
-func (p *parser) payload(h *wire.Header) error {
-	dst, err := p.recv.Land(h)
-	if err != nil {
-		return err
+// payload moves what is in the buffer to the frame at hand, and takes that in once
+// it is whole.
+func (p *parser) payload() (whole bool, err error) {
+	h := &p.h
+	if p.got < len(p.land) {
+		p.r += p.copy(p.land[p.got:])
 	}
-	if len(dst) != int(h.Length) {
-		return fmt.Errorf("tcp: receiver gave %d bytes for a payload of %d", len(dst), h.Length)
+	if p.got < len(p.land) {
+		return false, nil
 	}
-	if err := p.get(dst); err != nil {
-		return err
+	p.large = len(p.land) >= largePayload
+	if h.Flags&wire.Sum != 0 {
+		p.r += p.copy(p.sum[p.got-len(p.land):])
+		if wire.HeaderSize+p.got < h.FrameSize() {
+			return false, nil
+		}
+		if err := checkSum(p.sum[:], p.land); err != nil {
+			return false, err
+		}
 	}
-	p.large = len(dst) >= largePayload
-	if h.Flags&wire.Sum == 0 {
-		return nil
+	p.land = nil
+	if p.owner.stopped() {
+		return false, errStopped
 	}
-	var sum [wire.SumSize]byte
-	if err := p.get(sum[:]); err != nil {
-		return err
-	}
-	return checkSum(sum[:], dst)
+	p.count.framesReceived.Add(1)
+	return true, p.recv.Frame(h)
 }
 
-// get moves the next len(dst) bytes of the stream to dst.
-func (p *parser) get(dst []byte) error {
-	for got := 0; ; {
-		n := copy(dst[got:], p.buf[p.r:p.w])
-		p.r += n
-		if got += n; got == len(dst) {
-			return nil
-		}
-		var err error
-		if len(dst)-got >= directRead {
-			n, err = p.direct(dst[got:])
-			got += n
-		} else {
-			err = p.fill()
-		}
-		if err != nil {
-			return p.truncated(err, wire.HeaderSize+got, p.h.FrameSize())
-		}
-	}
+func (p *parser) copy(dst []byte) int {
+	n := copy(dst, p.buf[p.r:p.w])
+	p.got += n
+	return n
 }

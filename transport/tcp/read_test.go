@@ -3,8 +3,10 @@ package tcp
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"io"
 	"net"
+	"os"
 	"testing"
 	"testing/iotest"
 
@@ -50,6 +52,15 @@ func parse(src io.Reader) (*sinkhole, error) {
 	s := &sinkhole{}
 	p := parser{src: src, recv: s, owner: s, count: new(counters), buf: make([]byte, readSize)}
 	return s, p.run()
+}
+
+// run takes in frames until the stream ends, whatever stops it meanwhile.
+func (p *parser) run() error {
+	for {
+		if _, err := p.pump(); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			return err
+		}
+	}
 }
 
 // stream makes valid frames with payloads of these sizes.

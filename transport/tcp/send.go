@@ -232,10 +232,12 @@ func (l *link) writeFailed(err error) {
 	reading := st.readDone != nil && !st.dead
 	if reading {
 		st.failed = err
-		_ = l.conn.SetReadDeadline(time.Now().Add(linger))
+		st.until = time.Now().Add(linger)
+		l.interrupt()
 	}
 	l.mu.Unlock()
 	if reading {
+		l.in.resume()
 		l.room.close(err)
 		return
 	}
