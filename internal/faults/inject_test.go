@@ -45,7 +45,7 @@ const (
 
 const (
 	backLimit     = 5 * time.Second
-	reappearLimit = 10 * time.Second // where a device comes back, or everything is made anew, TCP first
+	reappearLimit = 10 * time.Second // where a device comes back
 )
 
 func allFaults() []fault {
@@ -83,9 +83,9 @@ func allFaults() []fault {
 		)
 	}
 	all = append(all,
-		fault{name: "outage", survives: true, hold: outage, limit: reappearLimit, inject: drop(matchAll, sideA, sideB)},
-		fault{name: "outage, server to client", survives: true, hold: outage, limit: reappearLimit, inject: drop(matchAll, sideB)},
-		fault{name: "outage of a port", survives: true, hold: outage, limit: reappearLimit, inject: linkDown(sideA)},
+		fault{name: "outage", survives: true, hold: outage, inject: drop(matchAll, sideA, sideB)},
+		fault{name: "outage, server to client", survives: true, hold: outage, inject: drop(matchAll, sideB)},
+		fault{name: "outage of a port", survives: true, hold: outage, inject: linkDown(sideA)},
 	)
 	for _, n := range []struct{ name, how, counter string }{
 		{"loss 0.1 %", "loss 0.1%", "drops"},
