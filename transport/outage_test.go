@@ -80,3 +80,30 @@ func TestDoubtEnds(t *testing.T) {
 		time.Sleep(time.Hour)
 	})
 }
+
+// TestRestartInOutage: a server that was started anew during an outage says that
+// it does not know the session, which ends, although nothing tells that the old
+// control connection is over.
+func TestRestartInOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		fc, fs := &fabric{}, &fabric{}
+		cn, sn := networkOf(m, fc), networkOf(m, fs)
+		cn.Config.Keepalive, sn.Config.Keepalive = time.Hour, time.Hour
+		l := serve(t, sn)
+		c, err := dial(t, cn, l.addr)
+		require.NoError(t, err)
+		s := within(t, l.sessions)
+		exchange(t, c, s)
+		serve(t, networkOf(m, nil)) // the same address from now on
+		m.outage(fc, fs, 5*time.Second)
+		over := time.Now()
+		err = within(t, c.sink.ended)
+		require.ErrorContains(t, err, "no such session")
+		require.LessOrEqual(t, time.Since(over), 4*time.Second)
+		within(t, c.Done())
+		m.cut()
+		require.Error(t, within(t, s.sink.ended))
+		within(t, s.Done())
+	})
+}

@@ -90,14 +90,23 @@ func (s *Session) alive() {
 	}
 }
 
-// endLost ends a session that has no link. why: sooner than planned.
+// endLost ends a session that has no link. why: sooner than planned. A silent
+// control link is none where the server says that it does not want the session.
 func (s *Session) endLost(why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.control != nil || len(s.fast) > 0 || s.lost == nil {
-		return
-	}
 	err := s.cut
+	switch {
+	case len(s.fast) > 0:
+		return
+	case s.control == nil && s.lost == nil:
+		return
+	case s.control != nil:
+		if !s.isSilent() || !errors.As(why, new(*PeerError)) {
+			return
+		}
+		err = errUnheard
+	}
 	if why != nil {
 		err = fmt.Errorf("%w; %w", err, why)
 	}
@@ -117,12 +126,19 @@ func (s *Session) startRedial(n int) {
 func (s *Session) redials() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.control == nil || s.control == s.doubted && s.control.heard.Load() == s.heard {
+	if s.control == nil || s.isSilent() {
 		return true
 	}
 	s.redialed()
 	s.plan()
 	return false
+}
+
+// isSilent says that the control link was doubted, and has not spoken since.
+// Callers hold mu.
+func (s *Session) isSilent() bool {
+	p := s.control
+	return p != nil && p == s.doubted && p.heard.Load() == s.heard
 }
 
 // redialed ends redialling. Callers hold mu.
