@@ -13,7 +13,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
+
+	"github.com/verbena-rpc/verbena/internal/vm/inside"
 )
 
 // The client's end of the VM's wire, and the addresses of both.
@@ -23,20 +24,10 @@ const (
 	serverAddr = "10.8.1.1"
 )
 
-// ip runs ip(8) ahead of everything else in the VM: the load leaves little of it.
+// ip runs ip(8).
 func ip(args ...string) error {
-	var out strings.Builder
-	cmd := exec.Command("ip", args...)
-	cmd.Stdout, cmd.Stderr = &out, &out
-	err := cmd.Start()
-	if err == nil {
-		_ = unix.Setpriority(unix.PRIO_PROCESS, cmd.Process.Pid, -20)
-		err = cmd.Wait()
-	}
-	if err != nil {
-		return fmt.Errorf("ip %s: %w: %s", strings.Join(args, " "), err, out.String())
-	}
-	return nil
+	_, err := inside.Run("", append([]string{"ip"}, args...)...)
+	return err
 }
 
 // dropRoCE drops the packets of all QPs while during runs: a rule of the
@@ -73,7 +64,7 @@ func cutCable(t *testing.T) {
 func raise(t *testing.T) {
 	t.Helper()
 	require.NoError(t, ip("link", "set", clientEnd, "up"))
-	require.NoError(t, ip("-batch", "/run/verbena-routes"))
+	require.NoError(t, inside.RestoreRoutes())
 }
 
 // wireLives says that the server's end answers within d: it refuses a connection.

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/verbena-rpc/verbena/internal/vm/inside"
 )
 
 // fault is something that goes wrong, and what is promised then.
@@ -215,7 +217,7 @@ func linkDown(s side) func(*world) (injection, error) {
 	return func(*world) (injection, error) {
 		seen := func() bool { return fileHas("/sys/class/net/"+s.netdev+"/operstate", "down") }
 		end := func() error {
-			return errors.Join(batch("ip", "link set "+s.netdev+" up"), restoreRoutes())
+			return errors.Join(batch("ip", "link set "+s.netdev+" up"), inside.RestoreRoutes())
 		}
 		return injection{seen, end}, batch("ip", "link set "+s.netdev+" down")
 	}
@@ -242,7 +244,7 @@ func removeDev(s side) func(*world) (injection, error) {
 			if exists("/sys/class/infiniband/" + s.device) {
 				err = errors.Join(err, fmt.Errorf("%s was removed and is there", s.device))
 			}
-			_, added := run("", "rdma", "link", "add", s.device, "type", "rxe", "netdev", s.netdev)
+			_, added := inside.Run("", "rdma", "link", "add", s.device, "type", "rxe", "netdev", s.netdev)
 			return errors.Join(err, added)
 		}
 		return injection{seen, end}, nil
@@ -275,7 +277,7 @@ func moveGID(*world) (injection, error) {
 	own, other := "addr %s "+sideA.addr+"/24 dev "+sideA.netdev, "addr %s 10.8.0.78/32 dev "+sideA.netdev
 	seen := func() bool { return gids(sideA.device) != before }
 	end := func() error {
-		return errors.Join(batch("ip", fmt.Sprintf(own, "add")), restoreRoutes(), batch("ip", fmt.Sprintf(other, "del")))
+		return errors.Join(batch("ip", fmt.Sprintf(own, "add")), inside.RestoreRoutes(), batch("ip", fmt.Sprintf(other, "del")))
 	}
 	return injection{seen, end}, batch("ip", fmt.Sprintf(own, "del"), fmt.Sprintf(other, "add"))
 }
@@ -300,7 +302,7 @@ func lowerMTU(w *world) (injection, error) {
 	seen := func() bool { return w.clientIs(func(s status) bool { return s.Kind == "rdma" && s.MTU == 1024 }) }
 	end := func() error {
 		lines := append(each(sides, fmt.Sprint("link set NETDEV mtu ", wireMTU)), "route flush table 100", "route flush table 101")
-		return errors.Join(batch("ip", lines...), restoreRoutes())
+		return errors.Join(batch("ip", lines...), inside.RestoreRoutes())
 	}
 	return injection{seen, end}, nil
 }
@@ -312,7 +314,7 @@ func lowerMTU(w *world) (injection, error) {
 // of that end.
 func reset(which string) func(*world) (injection, error) {
 	return func(*world) (injection, error) {
-		killed, err := run("", "ss", "-K", "-H", "-t", "-n", "state", "established", which, "=", ":"+port)
+		killed, err := inside.Run("", "ss", "-K", "-H", "-t", "-n", "state", "established", which, "=", ":"+port)
 		seen := func() bool { return strings.TrimSpace(killed) != "" }
 		return injection{seen, func() error { return nil }}, err
 	}

@@ -5,13 +5,12 @@ package faults
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
+	"github.com/verbena-rpc/verbena/internal/vm/inside"
 )
 
 // The test VM's wire: see internal/vm. The client is on side a, the server on
@@ -32,31 +31,13 @@ func (s side) peer() side {
 }
 
 const (
-	routesFile = "/run/verbena-routes"
-	wireMTU    = 4200 // of the VM's netdevs unless it is told otherwise
-	port       = "7400"
+	wireMTU = 4200 // of the VM's netdevs unless it is told otherwise
+	port    = "7400"
 )
-
-// run runs a command ahead of everything else in the VM: the load leaves little
-// of it.
-func run(input string, args ...string) (string, error) {
-	var out strings.Builder
-	cmd := exec.Command(args[0], args[1:]...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &out, &out
-	err := cmd.Start()
-	if err == nil {
-		_ = unix.Setpriority(unix.PRIO_PROCESS, cmd.Process.Pid, -20)
-		err = cmd.Wait()
-	}
-	if err != nil {
-		return "", fmt.Errorf("%s: %w: %s%s", strings.Join(args, " "), err, input, strings.TrimSpace(out.String()))
-	}
-	return out.String(), nil
-}
 
 // batch has ip or tc run lines of commands, until one fails.
 func batch(tool string, lines ...string) error {
-	_, err := run(strings.Join(lines, "\n")+"\n", tool, "-batch", "-")
+	_, err := inside.Run(strings.Join(lines, "\n")+"\n", tool, "-batch", "-")
 	return err
 }
 
@@ -69,15 +50,9 @@ func each(at []side, line string) []string {
 	return lines
 }
 
-// restoreRoutes puts back what goes with an interface or address.
-func restoreRoutes() error {
-	_, err := run("", "ip", "-batch", routesFile)
-	return err
-}
-
 // sum adds up all numbers of that name in the JSON that a command prints.
 func sum(name, command string) int {
-	out, err := run("", strings.Fields(command)...)
+	out, err := inside.Run("", strings.Fields(command)...)
 	if err != nil {
 		return 0
 	}

@@ -5,6 +5,8 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+
+	"github.com/verbena-rpc/verbena/internal/vm/inside"
 )
 
 // The two ends of the wire. Both addresses are local to one kernel, which would
@@ -40,12 +42,9 @@ rule add pref 15 oif vb from 10.8.1.1 to 10.8.0.1 lookup 101
 rule add pref 20 lookup local
 rule del pref 0
 `
-	// Setting an interface down flushes its routes. A test that did so puts them
-	// back: ip -batch /run/verbena-routes.
 	routesScript = `route replace 10.8.1.1 dev va src 10.8.0.1 table 100
 route replace 10.8.0.1 dev vb src 10.8.1.1 table 101
 `
-	routesFile = "/run/verbena-routes"
 )
 
 // linkSettings let an interface take packets from an address of this host, and
@@ -67,10 +66,10 @@ func setUpNetwork(mtu int) error {
 			}
 		}
 	}
-	if err := os.WriteFile(routesFile, []byte(routesScript), 0o644); err != nil {
+	if err := os.WriteFile(inside.RoutesFile, []byte(routesScript), 0o644); err != nil {
 		return err
 	}
-	if err := command("", "ip", "-batch", routesFile); err != nil {
+	if err := command("", "ip", "-batch", inside.RoutesFile); err != nil {
 		return err
 	}
 	for i, link := range []string{"va", "vb"} {
