@@ -107,3 +107,24 @@ func TestRestartInOutage(t *testing.T) {
 		within(t, s.Done())
 	})
 }
+
+// TestSilentControl: where there is no fast link whose death would raise a doubt, a
+// silent control connection is doubted at the second tick of keepalive, and not
+// given up at the third.
+func TestSilentControl(t *testing.T) {
+	for phase := range 5 {
+		synctest.Test(t, func(t *testing.T) {
+			m := newMemory()
+			c, s := connectOver(t, networkOf(m, nil), networkOf(m, nil))
+			time.Sleep(time.Minute + time.Duration(phase)*time.Second)
+			m.stall()
+			stalled := time.Now()
+			for c.Transport().Resumes == 0 {
+				time.Sleep(10 * time.Millisecond)
+			}
+			const tick = 5 * time.Second // a third of the default
+			require.LessOrEqual(t, time.Since(stalled), 2*tick+3*time.Second, "stalled in second %d", phase)
+			arrives(t, c, s, 1)
+		})
+	}
+}

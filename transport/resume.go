@@ -58,19 +58,15 @@ func (s *Session) doubt() {
 	time.AfterFunc(min(probeTime, s.cfg.Keepalive), func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if s.control != p || p.heard.Load() != heard || s.doubted == p {
-			return
+		if s.control == p && p.heard.Load() == heard {
+			s.doubted, s.heard = p, heard
+			s.startRedial(0)
 		}
-		s.doubted, s.heard = p, heard
-		if s.try != nil {
-			s.try.cancel(errUnheard)
-		}
-		s.startRedial(0)
 	})
 }
 
-// errUnheard ends attempts at a fast link over a control link that is silent.
-var errUnheard = errors.New("nothing comes over the control link")
+// errUnheard is why a session ends that has only a silent control link.
+var errUnheard = errors.New("nothing comes over it")
 
 // alive plans the end of a session that has no link, or drops that plan.
 // Callers hold mu.
@@ -295,9 +291,6 @@ func (s *Session) portsChanged() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.inRow = 0
-	if s.redialing {
-		offer1(s.hurry, struct{}{})
-	}
 	if s.retry != nil && s.retry.Stop() {
 		s.retry = nil
 		s.plan()
