@@ -3,7 +3,6 @@ package pool_test
 import (
 	"bytes"
 	"math/bits"
-	"runtime/debug"
 	"sync"
 	"testing"
 
@@ -185,19 +184,8 @@ func TestConcurrentReferences(t *testing.T) {
 	}
 }
 
-// raceEnabled: under the race detector sync.Pool drops items at random.
-func raceEnabled() bool {
-	info, _ := debug.ReadBuildInfo()
-	for _, s := range info.Settings {
-		if s.Key == "-race" && s.Value == "true" {
-			return true
-		}
-	}
-	return false
-}
-
 func TestSteadyStateAllocatesNothing(t *testing.T) {
-	if raceEnabled() {
+	if pooltest.Forgets() {
 		t.Skip("sync.Pool drops items at random under the race detector")
 	}
 	for _, n := range []int{1, 64, 4096, 1 << 20} {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rpc/verbena/pool/pooltest"
 	"github.com/verbena-rpc/verbena/rpc"
 )
 
@@ -45,7 +46,7 @@ func BenchmarkTCP(b *testing.B) {
 
 // A unary call allocates at most 4 objects on each side, the messages included.
 // This echo has two of its own, the request and its bytes on the server; the
-// framework has one for many calls. Under the race detector pools forget some.
+// framework has one for many calls.
 func TestTCPAllocations(t *testing.T) {
 	c := dial(t, listen(t).Addr().String())
 	ctx, cancel := context.WithCancel(t.Context())
@@ -57,5 +58,9 @@ func TestTCPAllocations(t *testing.T) {
 		}
 	})
 	t.Logf("%v objects per call on both sides", n)
-	require.LessOrEqual(t, n, 4.0)
+	most := 4.0
+	if pooltest.Forgets() {
+		most = 8
+	}
+	require.LessOrEqual(t, n, most)
 }

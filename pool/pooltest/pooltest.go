@@ -2,6 +2,7 @@
 package pooltest
 
 import (
+	"runtime/debug"
 	"testing"
 	"time"
 
@@ -30,4 +31,16 @@ func Check(t testing.TB) {
 			t.Error(err)
 		}
 	})
+}
+
+// Forgets says that sync.Pool drops items at random, as it does under the race
+// detector: what counts allocations has to allow for more.
+func Forgets() bool {
+	info, _ := debug.ReadBuildInfo()
+	for _, s := range info.Settings {
+		if s.Key == "-race" && s.Value == "true" {
+			return true
+		}
+	}
+	return false
 }

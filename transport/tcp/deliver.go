@@ -3,11 +3,11 @@ package tcp
 import (
 	"cmp"
 	"errors"
+	"io"
 	"os"
 	"sync/atomic"
 	"time"
 
-	"github.com/verbena-rpc/verbena/pool"
 	"github.com/verbena-rpc/verbena/transport"
 )
 
@@ -63,16 +63,17 @@ type delivery struct {
 // read is the goroutine that delivers where nobody helps.
 func (l *link) read(recv transport.Receiver, epoch uint64, done chan<- struct{}) {
 	defer close(done)
-	buf := pool.Get(readSize)
-	defer buf.Release()
 	l.in.turn <- struct{}{}
-	l.in.parser = parser{
+	p := &l.in.parser
+	*p = parser{
 		src: l.conn, vec: newRawReader(l.conn), recv: recv, owner: l,
-		epoch: epoch, count: &l.counters, buf: buf.Bytes(),
+		epoch: epoch, count: &l.counters,
 	}
 	err := l.deliver()
-	l.in.parser.uncork()
-	l.in.parser = parser{}
+	p.uncork()
+	p.empty()
+	p.give()
+	*p = parser{}
 	<-l.in.turn
 	if !l.dead.Load() {
 		l.mu.Lock()
@@ -83,8 +84,8 @@ func (l *link) read(recv transport.Receiver, epoch uint64, done chan<- struct{})
 	}
 	// Closed here. Take the peer's bytes off its hands until it closes too.
 	l.goOn()
-	for err == nil || errors.Is(err, errStopped) {
-		_, err = l.conn.Read(buf.Bytes())
+	if errors.Is(err, errStopped) {
+		_, _ = io.Copy(io.Discard, l.conn)
 	}
 }
 

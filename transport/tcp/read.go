@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 
+	"github.com/verbena-rpc/verbena/pool"
 	"github.com/verbena-rpc/verbena/transport"
 	"github.com/verbena-rpc/verbena/transport/wire"
 )
@@ -42,7 +43,8 @@ type parser struct {
 	owner owner
 	epoch uint64    // 0: that of the first frame is adopted
 	count *counters // of what came
-	buf   []byte    // read, not yet parsed: buf[r:w]
+	mem   *pool.Buf // the buffer; nil: it has been given back
+	buf   []byte    // its bytes. Read, not yet parsed: buf[r:w]
 	r, w  int
 	large bool  // the last payload was, so the next is likely to be
 	taken int   // frames taken in since the buffer last ended between two frames
@@ -138,34 +140,68 @@ func (p *parser) uncork() {
 	}
 }
 
-// fill reads more into the buffer, which is never full then.
-func (p *parser) fill() error {
+// fill reads more into the buffer, which is never full then, or says why not.
+func (p *parser) fill() (err error) {
 	p.w = copy(p.buf, p.buf[p.r:p.w])
 	p.r = 0
-	into := p.buf[p.w:]
-	if p.large {
-		into = into[:min(len(into), peekSize)]
+	var n int
+	if p.vec == nil {
+		n, err = p.read(p.room())
+	} else {
+		p.uncork()
+		n, err = p.vec.readLate(p)
+		p.counted(n)
 	}
-	n, err := p.read(into)
 	p.w += n
 	p.large = p.large && n < peekSize // else small frames crowd here
 	return err
 }
+
+// room is where the next bytes go, in a buffer that is there from now on.
+func (p *parser) room() []byte {
+	if p.mem == nil {
+		p.mem = pool.Get(readSize)
+		p.buf = p.mem.Bytes()
+	}
+	into := p.buf[p.w:]
+	if p.large {
+		into = into[:min(len(into), peekSize)]
+	}
+	return into
+}
+
+// give gives the buffer back if nothing is in it: a connection that waits holds
+// none, and those that do not share few, which stay in the cache.
+func (p *parser) give() {
+	if p.mem != nil && p.w == 0 {
+		p.mem.Release()
+		p.mem, p.buf = nil, nil
+	}
+}
+
+// empty drops what is in the buffer.
+func (p *parser) empty() { p.r, p.w = 0, 0 }
 
 // read reads some bytes, or says why not. What was committed leaves before,
 // for the peer may wait for it.
 func (p *parser) read(b []byte) (int, error) {
 	p.uncork()
 	n, err := p.src.Read(b)
+	p.counted(n)
 	if n > 0 {
-		p.count.recvBatches.Add(1)
-		p.count.bytesReceived.Add(uint64(n))
 		return n, nil // an error comes again
 	}
 	if err == nil {
 		err = io.ErrNoProgress
 	}
 	return 0, err
+}
+
+func (p *parser) counted(n int) {
+	if n > 0 {
+		p.count.recvBatches.Add(1)
+		p.count.bytesReceived.Add(uint64(n))
+	}
 }
 
 // direct reads some of what is missing of a payload, and where it can, in the
@@ -175,12 +211,10 @@ func (p *parser) direct(dst []byte) (int, error) {
 		return p.read(dst)
 	}
 	p.uncork()
-	n, err := p.vec.read(dst, p.buf[:peekSize])
-	if n > 0 {
-		p.count.recvBatches.Add(1)
-		p.count.bytesReceived.Add(uint64(n))
-		p.r, p.w = 0, max(0, n-len(dst))
-	}
+	p.empty()
+	n, err := p.vec.read(dst, p.room()[:peekSize])
+	p.counted(n)
+	p.w = max(0, n-len(dst))
 	return min(n, len(dst)), err
 }
 

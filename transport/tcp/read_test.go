@@ -50,7 +50,7 @@ func (s *sinkhole) delivered(int) {}
 
 func parse(src io.Reader) (*sinkhole, error) {
 	s := &sinkhole{}
-	p := parser{src: src, recv: s, owner: s, count: new(counters), buf: make([]byte, readSize)}
+	p := parser{src: src, recv: s, owner: s, count: new(counters)}
 	return s, p.run()
 }
 
@@ -125,7 +125,7 @@ func TestParserSocket(t *testing.T) {
 			}
 		}()
 		s := &sinkhole{}
-		p := parser{src: to, vec: newRawReader(to), recv: s, owner: s, count: new(counters), buf: make([]byte, readSize)}
+		p := parser{src: to, vec: newRawReader(to), recv: s, owner: s, count: new(counters)}
 		require.Equal(t, io.EOF, p.run(), "cut %d", cut)
 		require.Len(t, s.frames, len(sizes))
 		require.True(t, bytes.Equal(payload, s.payload), "cut %d", cut)

@@ -3,6 +3,7 @@ package tcp
 import (
 	"io"
 	"net"
+	"os"
 	"syscall"
 	"time"
 	"unsafe"
@@ -45,11 +46,24 @@ type rawWriter struct {
 	conn    syscall.RawConn
 	try     func(fd uintptr) bool // made once: a closure per call would allocate
 	persist func(fd uintptr) bool
-	pieces  [maxVector][]byte
-	vector  [maxVector]unix.Iovec
-	used    int
-	n       int // result of the last writev
-	errno   syscall.Errno
+	few     struct {
+		pieces [fewPieces][]byte
+		vector [fewPieces]unix.Iovec
+	}
+	many   *manyPieces  // nil until more than few were written at once
+	vector []unix.Iovec // of the writev under way
+	n      int          // result of the last writev
+	errno  syscall.Errno
+}
+
+// fewPieces is for how many pieces every link has memory.
+const fewPieces = 8
+
+// manyPieces is the memory for as many as one writev takes, 5 KiB. Links share none:
+// with 256 callers that cost a tenth of the calls.
+type manyPieces struct {
+	pieces [maxVector][]byte
+	vector [maxVector]unix.Iovec
 }
 
 // rawConn is the socket of conn; nil if conn is not a TCP connection.
@@ -80,7 +94,13 @@ func newRawWriter(conn net.Conn) *rawWriter {
 // write writes the frames that fit one writev. With block it waits until the
 // socket takes some.
 func (w *rawWriter) write(o *outgoing, block bool) (int64, error) {
-	pieces, skip := w.pieces[:0], o.written
+	pieces, vector, skip := w.few.pieces[:0], w.few.vector[:], o.written
+	if len(o.frames)*maxPieces > fewPieces {
+		if w.many == nil {
+			w.many = new(manyPieces)
+		}
+		pieces, vector = w.many.pieces[:0], w.many.vector[:]
+	}
 	for _, f := range o.frames {
 		if len(pieces) > maxVector-maxPieces {
 			break
@@ -88,18 +108,19 @@ func (w *rawWriter) write(o *outgoing, block bool) (int64, error) {
 		pieces = f.pieces(pieces, skip)
 		skip = 0
 	}
+	w.vector = vector[:len(pieces)]
 	for i, b := range pieces {
 		w.vector[i].Base = &b[0]
 		w.vector[i].SetLen(len(b))
 	}
-	w.used = len(pieces)
 	fn := w.try
 	if block {
 		fn = w.persist
 	}
 	err := w.conn.Write(fn)
-	clear(w.vector[:w.used])
-	clear(w.pieces[:w.used])
+	clear(w.vector)
+	clear(pieces)
+	w.vector = nil
 	switch {
 	case err != nil:
 		return 0, err
@@ -113,7 +134,7 @@ func (w *rawWriter) write(o *outgoing, block bool) (int64, error) {
 
 func (w *rawWriter) writev(fd uintptr) {
 	for {
-		n, _, errno := syscall.Syscall(syscall.SYS_WRITEV, fd, uintptr(unsafe.Pointer(&w.vector[0])), uintptr(w.used))
+		n, _, errno := syscall.Syscall(syscall.SYS_WRITEV, fd, uintptr(unsafe.Pointer(&w.vector[0])), uintptr(len(w.vector)))
 		if errno != syscall.EINTR {
 			w.n, w.errno = int(n), errno
 			return
@@ -121,13 +142,15 @@ func (w *rawWriter) writev(fd uintptr) {
 	}
 }
 
-// rawReader reads from a socket to two places in one system call. It belongs to
-// the reader.
+// rawReader reads from a socket to two places in one system call, or to one that
+// is there once there is something to read. It belongs to the reader.
 type rawReader struct {
 	conn   syscall.RawConn
 	try    func(fd uintptr) bool // made once: a closure per call would allocate
+	late   func(fd uintptr) bool
 	vector [2]unix.Iovec
-	n      int // result of the last readv
+	to     *parser // of readLate
+	n      int     // result of the last read
 	errno  syscall.Errno
 }
 
@@ -139,6 +162,14 @@ func newRawReader(conn net.Conn) *rawReader {
 	}
 	r := &rawReader{conn: rc}
 	r.try = func(fd uintptr) bool { r.readv(fd); return r.errno != syscall.EAGAIN }
+	r.late = func(fd uintptr) bool {
+		r.fill(fd)
+		if r.errno != syscall.EAGAIN {
+			return true
+		}
+		r.to.give()
+		return false
+	}
 	return r
 }
 
@@ -151,15 +182,38 @@ func (r *rawReader) read(first, second []byte) (int, error) {
 	}
 	err := r.conn.Read(r.try)
 	clear(r.vector[:])
+	return r.result(err)
+}
+
+// readLate waits until there are bytes, and reads some to where p has room. While
+// there are none, p has its buffer given back. To try, and to wait, in two calls
+// would miss what comes between them.
+func (r *rawReader) readLate(p *parser) (int, error) {
+	r.to = p
+	return r.result(r.conn.Read(r.late))
+}
+
+func (r *rawReader) result(err error) (int, error) {
 	switch {
 	case err != nil:
 		return 0, err
 	case r.errno != 0:
-		return 0, r.errno
+		return 0, os.NewSyscallError("read", r.errno)
 	case r.n == 0:
 		return 0, io.EOF
 	}
 	return r.n, nil
+}
+
+func (r *rawReader) fill(fd uintptr) {
+	b := r.to.room()
+	for {
+		n, _, errno := syscall.Syscall(syscall.SYS_READ, fd, uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)))
+		if errno != syscall.EINTR {
+			r.n, r.errno = int(n), errno
+			return
+		}
+	}
 }
 
 func (r *rawReader) readv(fd uintptr) {

@@ -23,3 +23,5 @@ type rawReader struct{}
 func newRawReader(net.Conn) *rawReader { return nil }
 
 func (*rawReader) read(first, _ []byte) (int, error) { panic("tcp: no rawReader here") }
+
+func (*rawReader) readLate(*parser) (int, error) { panic("tcp: no rawReader here") }
