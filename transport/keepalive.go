@@ -8,8 +8,8 @@ import (
 	"github.com/verbena-rpc/verbena/transport/wire"
 )
 
-// ticks is how many times Config.Keepalive is looked at: a link is sent PING
-// when nothing came in one tick, and closed after that many.
+// ticks is how many times in Config.Keepalive a link is looked at. It is sent PING
+// when nothing came in one tick, or two (asks), and closed after that many.
 const ticks = 3
 
 // probeTime is how long a fast link has to show that its peer lives, when the
@@ -28,7 +28,18 @@ var errStuck = errors.New("frames are not acknowledged")
 
 func (s *Session) tickTime() time.Duration { return s.cfg.Keepalive / ticks }
 
-// keepAlive looks at all links once in a tick.
+// asks is the tick in silence at which a side asks the peer. The server is the
+// first, which may have thousands of sessions and asks many at a time (rounds):
+// its PING and the answer are signs of life for both. The client asks where the
+// server does not, and where calls may wait for what its control link has lost.
+func (s *Session) asks() int {
+	if s.client {
+		return 2
+	}
+	return 1
+}
+
+// keepAlive looks at all links; rounds calls it once in a tick.
 func (s *Session) keepAlive() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -49,7 +60,6 @@ func (s *Session) keepAlive() {
 			p.link.Close(errStuck)
 		}
 	}
-	s.tick.Reset(s.tickTime())
 }
 
 func (s *Session) listen(p *path) {
@@ -67,10 +77,11 @@ func (s *Session) listen(p *path) {
 		p.link.Close(&SilentError{s.cfg.Keepalive})
 		return
 	}
+	asks := s.asks()
 	switch {
-	case p.silent == 1 && p == s.control && s.client:
+	case s.client && p == s.control && (p.silent == asks || p.silent == 1 && !s.lane.out.idle()):
 		s.doubt()
-	case p.silent == 1 || !p.sending: // not behind another that waits for room
+	case p.silent == asks || p.silent > asks && !p.sending: // not behind another that waits for room
 		s.post(p, ownFrame{wire.Ping, nil})
 	}
 }

@@ -151,6 +151,24 @@ func TestKeepalive(t *testing.T) {
 	}
 }
 
+// TestIdleSessionsAskOnce: one PING and its answer in two ticks are all that an
+// idle session says, for they show both sides that the other lives.
+func TestIdleSessionsAskOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		c, s := connectOver(t, networkOf(m, nil), networkOf(m, nil))
+		time.Sleep(time.Minute)
+		said := func() (frames uint64) {
+			return c.Transport().Link.Stats.FramesSent + s.Transport().Link.Stats.FramesSent
+		}
+		before := said()
+		time.Sleep(time.Hour)
+		const most = 2 * (3600/10 + 1) // keepalive is 15 s, a tick 5 s
+		require.LessOrEqual(t, said()-before, uint64(most))
+		require.Zero(t, c.Transport().Resumes)
+	})
+}
+
 // TestProbe: a fast link whose peer is gone is given up soon after the control
 // link is lost.
 func TestProbe(t *testing.T) {

@@ -21,6 +21,7 @@ type Network struct {
 	Config  Config
 
 	settingUp atomic.Int32 // fast links that servers of this network are setting up
+	rounds    rounds
 }
 
 // Config is what a Network may be told. The zero value works.

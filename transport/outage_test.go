@@ -109,22 +109,36 @@ func TestRestartInOutage(t *testing.T) {
 }
 
 // TestSilentControl: where there is no fast link whose death would raise a doubt, a
-// silent control connection is doubted at the second tick of keepalive, and not
-// given up at the third.
+// silent control connection is doubted at the second tick of keepalive if frames are
+// kept for it, at the third if none are, and given up at none of these.
 func TestSilentControl(t *testing.T) {
-	for phase := range 5 {
+	const tick = 5 * time.Second // a third of the default
+	for phase := range 20 {
+		busy := phase%2 == 1
 		synctest.Test(t, func(t *testing.T) {
 			m := newMemory()
 			c, s := connectOver(t, networkOf(m, nil), networkOf(m, nil))
 			time.Sleep(time.Minute + time.Duration(phase)*time.Second)
 			m.stall()
-			stalled := time.Now()
+			stalled, most := time.Now(), 3*tick
+			sent := make(chan struct{})
+			ask := func() {
+				defer close(sent)
+				send(t, c, wire.Header{Kind: wire.Call, Call: 1}, make([]byte, 10))
+			}
+			if busy {
+				most = 2 * tick
+				go ask()
+			}
 			for c.Transport().Resumes == 0 {
 				time.Sleep(10 * time.Millisecond)
 			}
-			const tick = 5 * time.Second // a third of the default
-			require.LessOrEqual(t, time.Since(stalled), 2*tick+3*time.Second, "stalled in second %d", phase)
-			arrives(t, c, s, 1)
+			require.LessOrEqual(t, time.Since(stalled), most+3*time.Second, "stalled in second %d", phase)
+			if !busy {
+				ask()
+			}
+			<-sent
+			payload(within(t, s.sink.messages))
 		})
 	}
 }

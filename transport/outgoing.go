@@ -332,11 +332,16 @@ func (o *outgoing) idle() bool {
 
 // stuck says that frames are kept and that the peer, which acknowledges at each
 // tick of its own, has taken in none of them for as long as a link may be silent.
-// It is called once in a tick.
+// It is called once in a tick. A lane that sent nothing since the last gives its
+// memory back: after a burst that can be a megabyte, and there are thousands of
+// lanes.
 func (o *outgoing) stuck() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.sent.acked != o.seen || o.sent.len() == 0 {
+		if o.sent.acked == o.seen {
+			o.sent.shed()
+		}
 		o.seen, o.still = o.sent.acked, 0
 		return false
 	}

@@ -92,9 +92,16 @@ func (s *sentFrames) add(h *wire.Header, length int) *keptFrame {
 
 func (s *sentFrames) grow() {
 	old := *s
-	s.kept = make([]keptFrame, max(16, 2*len(old.kept)))
+	s.kept = make([]keptFrame, max(4, 2*len(old.kept)))
 	for n := s.acked; n != s.next-1; n++ {
 		*s.at(n) = *old.at(n)
+	}
+}
+
+// shed gives back the memory for frames while none is kept.
+func (s *sentFrames) shed() {
+	if s.len() == 0 {
+		s.kept = nil
 	}
 }
 

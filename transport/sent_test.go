@@ -248,6 +248,28 @@ func TestKeepingAllocatesNothing(t *testing.T) {
 	require.Zero(t, testing.AllocsPerRun(1000, func() { keepOne(o, payload) }))
 }
 
+// TestIdleLaneGivesBack: what a burst took for frames that are kept goes when
+// nothing was sent for a tick, and not while something is kept.
+func TestIdleLaneGivesBack(t *testing.T) {
+	o := newOutgoing()
+	for range 100 {
+		slot, err := o.reserve(context.Background(), Small, nil, 0, 10)
+		require.NoError(t, err)
+		_, err = o.send(slot, &keptHeader, 0, false)
+		require.NoError(t, err)
+	}
+	require.False(t, o.stuck())
+	require.Len(t, o.sent.kept, 128)
+	_, err := o.acked(o.sent.next)
+	require.NoError(t, err)
+	require.False(t, o.stuck())
+	require.NotEmpty(t, o.sent.kept, "something came in this tick")
+	require.False(t, o.stuck())
+	require.Empty(t, o.sent.kept)
+	keepOne(o, make([]byte, 10))
+	require.Equal(t, 0, o.info().Frames)
+}
+
 func BenchmarkKeep(b *testing.B) {
 	for _, c := range []struct {
 		name string

@@ -130,8 +130,10 @@ type Session struct {
 	died      bool          // the last of them was a link
 	retry     *time.Timer   // of the next attempt; nil: none is planned
 	lost      *time.Timer   // ends a session without links; nil: it has one
-	tick      *time.Timer   // of keepalive
+	watched   bool          // keepAlive is called, until it ends
 	unwatch   func()        // of the fabric; nil: not begun
+
+	beat, place int // guarded by rounds.mu
 }
 
 // newSession makes the session of a HELLO that came over the link, and its
@@ -186,7 +188,8 @@ func (s *Session) beginWith(unwatch func()) bool {
 		return false
 	}
 	s.unwatch = unwatch
-	s.tick = time.AfterFunc(s.tickTime(), s.keepAlive)
+	s.network.rounds.add(s, s.tickTime())
+	s.watched = true
 	s.plan()
 	s.steer()
 	return true
@@ -271,10 +274,13 @@ func (s *Session) endLocked(what string, err error, tellPeer bool) {
 	}
 	s.err = &SessionError{What: what, Err: err}
 	s.tellPeer = tellPeer
-	for _, t := range []*time.Timer{s.retry, s.lost, s.tick} {
+	for _, t := range []*time.Timer{s.retry, s.lost} {
 		if t != nil {
 			t.Stop()
 		}
+	}
+	if s.watched {
+		s.network.rounds.remove(s)
 	}
 	s.cancel()
 	close(s.ending)
