@@ -12,10 +12,11 @@ const (
 	indexMask = 1<<indexBits - 1
 	maxUses   = 1<<(64-indexBits) - 1
 
-	// Chunk k has firstChunk<<k elements: 14 chunks reach all but 64 of the
-	// 2^20 indices.
-	firstChunk = 64
-	numChunks  = indexBits - 6
+	// Chunk k has firstChunk<<k elements: 17 chunks reach all but 8 of the
+	// 2^20 indices. The first is small, for thousands of connections that make
+	// a call now and then: 64 slots of calls are 15 KiB.
+	firstChunk = 8
+	numChunks  = indexBits - 3
 	maxSlots   = firstChunk * (1<<numChunks - 1)
 )
 

@@ -16,8 +16,10 @@ import (
 const (
 	// slabSize is how many contexts are allocated together, 2 KiB. One is used
 	// once only, so that what a handler keeps is never another call's; one
-	// allocation for many makes that cheap. A kept context keeps its slab.
-	slabSize = 64
+	// allocation for many makes that cheap. A kept context keeps its slab. For
+	// as many calls, a session has slabs of firstSlab: many make no more.
+	slabSize  = 64
+	firstSlab = 8
 
 	// maxOutbox is how many frames wait in an outbox. A peer that sends calls
 	// and takes in no replies does not get further.
@@ -146,7 +148,11 @@ func (p *peer) start(m transport.Message, method *method) {
 
 func (p *peer) newContext(m transport.Message) *callContext {
 	if len(p.slab) == 0 {
-		p.slab = make([]callContext, slabSize)
+		n := slabSize
+		if p.begun < slabSize {
+			n = firstSlab
+		}
+		p.slab = make([]callContext, n)
 	}
 	c := &p.slab[0]
 	p.slab = p.slab[1:]

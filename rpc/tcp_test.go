@@ -53,7 +53,12 @@ func listen(t testing.TB, opts ...rpc.ServerOption) *rpc.Server {
 
 func listenAt(t testing.TB, addr string, opts ...rpc.ServerOption) *rpc.Server {
 	t.Helper()
-	s := rpc.NewServer(tcpNetwork(), opts...)
+	return listenOn(t, tcpNetwork(), addr, opts...)
+}
+
+func listenOn(t testing.TB, n *transport.Network, addr string, opts ...rpc.ServerOption) *rpc.Server {
+	t.Helper()
+	s := rpc.NewServer(n, opts...)
 	require.NoError(t, s.Register(echoService, echoer{}))
 	require.NoError(t, s.Listen(addr))
 	served := make(chan error, 1)
@@ -67,9 +72,14 @@ func listenAt(t testing.TB, addr string, opts ...rpc.ServerOption) *rpc.Server {
 
 func dial(t testing.TB, addr string) *rpc.Conn {
 	t.Helper()
+	return dialOn(t, tcpNetwork(), addr)
+}
+
+func dialOn(t testing.TB, n *transport.Network, addr string) *rpc.Conn {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	c, err := rpc.Dial(ctx, tcpNetwork(), addr)
+	c, err := rpc.Dial(ctx, n, addr)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
