@@ -17,7 +17,7 @@ TEST_TIMEOUT := 10m
 VM_TIMEOUT   := 15m
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build generate lint cross unit sim faults vm examples test bench bench-connect bench-failover floors peers perf-check peers-test report fuzz clean
+.PHONY: help setup build generate lint cross unit sim faults vm examples test bench bench-connect bench-failover bench-scale floors peers perf-check peers-test report fuzz clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -85,6 +85,10 @@ bench-connect: setup build ## time to the first call in the VM, with QPs from th
 
 bench-failover: setup build ## how long calls are without a link in the VM when one dies, with another standing by and without
 	@$(VM) run -timeout $(VM_TIMEOUT) -out /out/=$(CURDIR)/bench-results -- $(BIN)/bench failover -json /out/failover.json $(BENCH_FLAGS)
+
+bench-scale: build ## what thousands of connections cost over TCP here, idle and under calls; SCALE_FLAGS="-connections 1,64"
+	@mkdir -p bench-results
+	$(BIN)/bench scale -transport tcp -json bench-results/scale.json $(SCALE_FLAGS)
 
 floors: ## hold the floors against perftest; by hand, for they need a quiet machine
 	@for try in 1 2 3; do \

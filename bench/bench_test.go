@@ -5,13 +5,16 @@ import (
 	"encoding/json"
 	"flag"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/verbena-rpc/verbena/bench/internal/load"
 	"github.com/verbena-rpc/verbena/bench/internal/results"
 )
 
@@ -67,6 +70,51 @@ func TestRunMeasuresEveryCell(t *testing.T) {
 	}
 }
 
+func TestScaleMeasuresConnections(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "scale.json")
+	require.NoError(t, dispatch(t.Context(), []string{
+		"scale", "-transport", "tcp", "-connections", "1,40", "-callers", "3", "-duration", "50ms", "-rest", "100ms", "-json", path,
+	}))
+	f, err := readFile(path)
+	require.NoError(t, err)
+	require.Len(t, f.scale.Rows, 2)
+	for i, n := range []int{1, 40} {
+		r := f.scale.Rows[i]
+		require.Equal(t, "tcp", r.Link)
+		require.Equal(t, n, r.Connections)
+		require.Positive(t, r.CallsPerSec)
+		require.LessOrEqual(t, r.P50, r.P99)
+		require.GreaterOrEqual(t, r.ServerCPU, 0.0)
+	}
+	r := f.scale.Rows[1]
+	for _, h := range []load.Held{r.Server, r.Client} {
+		require.Positive(t, h.Heap)
+		require.GreaterOrEqual(t, h.Goroutines, int64(40))
+		if runtime.GOOS == "linux" {
+			require.InDelta(t, 40, h.Files, 2)
+		}
+	}
+	out := filepath.Join(t.TempDir(), "report.html")
+	require.NoError(t, dispatch(t.Context(), []string{"report", path, "-o", out}))
+	b, err := os.ReadFile(out)
+	require.NoError(t, err)
+	require.Contains(t, string(b), "Many connections")
+}
+
+// More files than any system lets a process open are refused, with both figures.
+func TestTooManyFiles(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("there is no such limit")
+	}
+	err := allowFiles(math.MaxInt)
+	var limit *FileLimitError
+	require.ErrorAs(t, err, &limit)
+	require.EqualValues(t, math.MaxInt, limit.Need)
+	require.Less(t, limit.Have, limit.Need)
+	require.ErrorContains(t, err, "RLIMIT_NOFILE")
+	require.NoError(t, allowFiles(10))
+}
+
 func TestBadFlags(t *testing.T) {
 	for _, test := range []struct {
 		args []string
@@ -85,6 +133,11 @@ func TestBadFlags(t *testing.T) {
 		{[]string{"run", "-procs", "-1"}, "-procs is -1"},
 		{[]string{"run", "-slot", "100"}, "SlotSize"},
 		{[]string{"run", "spare"}, `got "spare"`},
+		{[]string{"scale", "-connections", "0"}, "-connections has 0"},
+		{[]string{"scale", "-connections", "1M"}, "-connections has 1048576"},
+		{[]string{"scale", "-callers", "0"}, "-callers has 0"},
+		{[]string{"scale", "-rest", "0s"}, "-rest is 0s"},
+		{[]string{"scale", "-transport", "smoke"}, `-transport is "smoke"`},
 		{[]string{"client", "-addr", "127.0.0.1:1"}, "127.0.0.1:1"},
 	} {
 		err := dispatch(context.Background(), test.args)

@@ -24,6 +24,7 @@ type file struct {
 	peers    *results.PeersFile
 	connect  *connectReport
 	failover *failoverReport
+	scale    *scaleReport
 }
 
 func readFile(path string) (*file, error) {
@@ -57,9 +58,12 @@ func readFile(path string) (*file, error) {
 	case results.Failover:
 		read.failover = &failoverReport{}
 		into = read.failover
+	case results.Scale:
+		read.scale = &scaleReport{}
+		into = read.scale
 	default:
-		return nil, fmt.Errorf("%s: \"benchmark\" is %q, expected %s, %s, %s or %s", path, read.Benchmark,
-			results.Run, results.Peers, results.Connect, results.Failover)
+		return nil, fmt.Errorf("%s: \"benchmark\" is %q, expected %s, %s, %s, %s or %s", path, read.Benchmark,
+			results.Run, results.Peers, results.Connect, results.Failover, results.Scale)
 	}
 	if err := json.Unmarshal(b, into); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)

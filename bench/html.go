@@ -17,7 +17,7 @@ func reportCommand(_ context.Context, args []string) error {
 	fs := flag.NewFlagSet("bench report", flag.ContinueOnError)
 	out := fs.String("o", "report.html", "`file` to write")
 	fs.Usage = func() {
-		fmt.Fprintln(fs.Output(), "usage: bench report FILE... [flags]; files are what -json of bench run, connect, failover and of peers run wrote")
+		fmt.Fprintln(fs.Output(), "usage: bench report FILE... [flags]; files are what -json of bench run, connect, failover, scale and of peers run wrote")
 		fs.PrintDefaults()
 	}
 	paths, err := parseFiles(fs, args)
@@ -54,6 +54,8 @@ func newPage(files []*file) *page.Page {
 			p.Sections = append(p.Sections, connectSection(f.connect))
 		case f.failover != nil:
 			p.Sections = append(p.Sections, failoverSection(f.failover))
+		case f.scale != nil:
+			p.Sections = append(p.Sections, scaleSection(f.scale))
 		}
 	}
 	return p

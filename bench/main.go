@@ -3,6 +3,7 @@
 //	bench run                      both processes on this machine, each transport, beside perftest and libfabric
 //	bench connect                  time to the first call, with the warm pool of QPs and without
 //	bench failover                 time that calls are without a link when one dies
+//	bench scale                    what thousands of connections cost, idle and busy
 //	bench report FILE...           one HTML page with charts of what these have written
 //	bench compare OLD NEW          in which cells two of them differ
 //	bench server -listen ADDR      on one machine …
@@ -30,6 +31,7 @@ var commands = []struct {
 	{"run", "measure on this machine: server and client processes, every transport, perftest, libfabric", runCommand},
 	{"connect", "measure on this machine: time to the first call, with QPs from the pool and without", connecting.run},
 	{"failover", "measure on this machine: how long calls are without a link when one dies", failingOver.run},
+	{"scale", "measure on this machine: what each of many connections holds, CPU at rest, calls spread over them", scaleCommand},
 	{"report", "write one HTML page with charts of what benchmarks have written as JSON", reportCommand},
 	{"compare", "say in which cells two files of bench run or peers run differ beyond noise", compareCommand},
 	{"server", "serve echo calls until interrupted", serverCommand},

@@ -91,6 +91,14 @@ func closeFabric(n *transport.Network) {
 	}
 }
 
+// pinned is what n has registered with devices, in bytes.
+func pinned(n *transport.Network) int64 {
+	if f, ok := n.Fabric.(*rdma.Fabric); ok {
+		return f.Stats().PinnedBytes
+	}
+	return 0
+}
+
 // startProfile starts the CPU profile that the settings ask for; stop writes it.
 func (s *settings) startProfile() (stop func(), err error) {
 	if s.profile == "" {

@@ -37,7 +37,10 @@ func serverCommand(ctx context.Context, args []string) error {
 	}
 	defer closeFabric(network)
 
-	service := echo.Server{Links: watchLinks(network).usage}
+	service := echo.Server{
+		Links:  watchLinks(network).usage,
+		Pinned: func() int64 { return pinned(network) },
+	}
 	server := rpc.NewServer(network)
 	if err := service.Register(server); err != nil {
 		return err

@@ -13,7 +13,8 @@ import (
 
 // Server is the measured service.
 type Server struct {
-	Links func(transport.Kind) *LinkUsage // what Usage says of links; nil: nothing
+	Links  func(transport.Kind) *LinkUsage // what Usage says of links; nil: nothing
+	Pinned func() int64                    // bytes registered with devices; nil: there are none
 }
 
 // Register registers it on r, with protobuf and without.
@@ -32,6 +33,18 @@ func (s Server) Usage(context.Context, *UsageRequest) (*UsageReply, error) {
 		reply.Rdma, reply.Tcp = s.Links(transport.RDMA), s.Links(transport.TCP)
 	}
 	return reply, nil
+}
+
+// Held is what this process holds.
+func (s Server) Held(context.Context, *HeldRequest) (*HeldReply, error) {
+	h := load.ReadHeld()
+	if s.Pinned != nil {
+		h.Pinned = s.Pinned()
+	}
+	return &HeldReply{
+		Heap: h.Heap, Stacks: h.Stacks, Pinned: h.Pinned, Resident: h.Resident,
+		Goroutines: h.Goroutines, Files: h.Files,
+	}, nil
 }
 
 // RawEcho returns the bytes it was given.

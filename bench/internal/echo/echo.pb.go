@@ -239,6 +239,126 @@ func (x *LinkUsage) GetCompletions() uint64 {
 	return 0
 }
 
+type HeldRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HeldRequest) Reset() {
+	*x = HeldRequest{}
+	mi := &file_echo_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HeldRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HeldRequest) ProtoMessage() {}
+
+func (x *HeldRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_echo_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HeldRequest.ProtoReflect.Descriptor instead.
+func (*HeldRequest) Descriptor() ([]byte, []int) {
+	return file_echo_proto_rawDescGZIP(), []int{4}
+}
+
+type HeldReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Heap          int64                  `protobuf:"varint,1,opt,name=heap,proto3" json:"heap,omitempty"`         // bytes of live objects
+	Stacks        int64                  `protobuf:"varint,2,opt,name=stacks,proto3" json:"stacks,omitempty"`     // bytes of goroutine stacks
+	Pinned        int64                  `protobuf:"varint,3,opt,name=pinned,proto3" json:"pinned,omitempty"`     // bytes registered with devices
+	Resident      int64                  `protobuf:"varint,4,opt,name=resident,proto3" json:"resident,omitempty"` // bytes of the process in memory
+	Goroutines    int64                  `protobuf:"varint,5,opt,name=goroutines,proto3" json:"goroutines,omitempty"`
+	Files         int64                  `protobuf:"varint,6,opt,name=files,proto3" json:"files,omitempty"` // descriptors that are open
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HeldReply) Reset() {
+	*x = HeldReply{}
+	mi := &file_echo_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HeldReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HeldReply) ProtoMessage() {}
+
+func (x *HeldReply) ProtoReflect() protoreflect.Message {
+	mi := &file_echo_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HeldReply.ProtoReflect.Descriptor instead.
+func (*HeldReply) Descriptor() ([]byte, []int) {
+	return file_echo_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *HeldReply) GetHeap() int64 {
+	if x != nil {
+		return x.Heap
+	}
+	return 0
+}
+
+func (x *HeldReply) GetStacks() int64 {
+	if x != nil {
+		return x.Stacks
+	}
+	return 0
+}
+
+func (x *HeldReply) GetPinned() int64 {
+	if x != nil {
+		return x.Pinned
+	}
+	return 0
+}
+
+func (x *HeldReply) GetResident() int64 {
+	if x != nil {
+		return x.Resident
+	}
+	return 0
+}
+
+func (x *HeldReply) GetGoroutines() int64 {
+	if x != nil {
+		return x.Goroutines
+	}
+	return 0
+}
+
+func (x *HeldReply) GetFiles() int64 {
+	if x != nil {
+		return x.Files
+	}
+	return 0
+}
+
 var File_echo_proto protoreflect.FileDescriptor
 
 const file_echo_proto_rawDesc = "" +
@@ -258,10 +378,21 @@ const file_echo_proto_rawDesc = "" +
 	"\x05posts\x18\x01 \x01(\x04R\x05posts\x12\x16\n" +
 	"\x06posted\x18\x02 \x01(\x04R\x06posted\x12\x14\n" +
 	"\x05polls\x18\x03 \x01(\x04R\x05polls\x12 \n" +
-	"\vcompletions\x18\x04 \x01(\x04R\vcompletions2\x89\x01\n" +
+	"\vcompletions\x18\x04 \x01(\x04R\vcompletions\"\r\n" +
+	"\vHeldRequest\"\xa1\x01\n" +
+	"\tHeldReply\x12\x12\n" +
+	"\x04heap\x18\x01 \x01(\x03R\x04heap\x12\x16\n" +
+	"\x06stacks\x18\x02 \x01(\x03R\x06stacks\x12\x16\n" +
+	"\x06pinned\x18\x03 \x01(\x03R\x06pinned\x12\x1a\n" +
+	"\bresident\x18\x04 \x01(\x03R\bresident\x12\x1e\n" +
+	"\n" +
+	"goroutines\x18\x05 \x01(\x03R\n" +
+	"goroutines\x12\x14\n" +
+	"\x05files\x18\x06 \x01(\x03R\x05files2\xcc\x01\n" +
 	"\x04Echo\x12;\n" +
 	"\x04Echo\x12\x16.verbena.bench.Payload\x1a\x16.verbena.bench.Payload\"\x03\x90\x02\x02\x12D\n" +
-	"\x05Usage\x12\x1b.verbena.bench.UsageRequest\x1a\x19.verbena.bench.UsageReply\"\x03\x90\x02\x01B4Z2github.com/verbena-rpc/verbena/bench/internal/echob\x06proto3"
+	"\x05Usage\x12\x1b.verbena.bench.UsageRequest\x1a\x19.verbena.bench.UsageReply\"\x03\x90\x02\x01\x12A\n" +
+	"\x04Held\x12\x1a.verbena.bench.HeldRequest\x1a\x18.verbena.bench.HeldReply\"\x03\x90\x02\x01B4Z2github.com/verbena-rpc/verbena/bench/internal/echob\x06proto3"
 
 var (
 	file_echo_proto_rawDescOnce sync.Once
@@ -275,22 +406,26 @@ func file_echo_proto_rawDescGZIP() []byte {
 	return file_echo_proto_rawDescData
 }
 
-var file_echo_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_echo_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_echo_proto_goTypes = []any{
 	(*Payload)(nil),      // 0: verbena.bench.Payload
 	(*UsageRequest)(nil), // 1: verbena.bench.UsageRequest
 	(*UsageReply)(nil),   // 2: verbena.bench.UsageReply
 	(*LinkUsage)(nil),    // 3: verbena.bench.LinkUsage
+	(*HeldRequest)(nil),  // 4: verbena.bench.HeldRequest
+	(*HeldReply)(nil),    // 5: verbena.bench.HeldReply
 }
 var file_echo_proto_depIdxs = []int32{
 	3, // 0: verbena.bench.UsageReply.rdma:type_name -> verbena.bench.LinkUsage
 	3, // 1: verbena.bench.UsageReply.tcp:type_name -> verbena.bench.LinkUsage
 	0, // 2: verbena.bench.Echo.Echo:input_type -> verbena.bench.Payload
 	1, // 3: verbena.bench.Echo.Usage:input_type -> verbena.bench.UsageRequest
-	0, // 4: verbena.bench.Echo.Echo:output_type -> verbena.bench.Payload
-	2, // 5: verbena.bench.Echo.Usage:output_type -> verbena.bench.UsageReply
-	4, // [4:6] is the sub-list for method output_type
-	2, // [2:4] is the sub-list for method input_type
+	4, // 4: verbena.bench.Echo.Held:input_type -> verbena.bench.HeldRequest
+	0, // 5: verbena.bench.Echo.Echo:output_type -> verbena.bench.Payload
+	2, // 6: verbena.bench.Echo.Usage:output_type -> verbena.bench.UsageReply
+	5, // 7: verbena.bench.Echo.Held:output_type -> verbena.bench.HeldReply
+	5, // [5:8] is the sub-list for method output_type
+	2, // [2:5] is the sub-list for method input_type
 	2, // [2:2] is the sub-list for extension type_name
 	2, // [2:2] is the sub-list for extension extendee
 	0, // [0:2] is the sub-list for field type_name
@@ -307,7 +442,7 @@ func file_echo_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_echo_proto_rawDesc), len(file_echo_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   4,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

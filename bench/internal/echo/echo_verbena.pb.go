@@ -17,6 +17,7 @@ const _ = rpc.SupportStubsV1
 var (
 	Echo_Echo  = &rpc.Method{Name: "/verbena.bench.Echo/Echo", Idempotent: true}
 	Echo_Usage = &rpc.Method{Name: "/verbena.bench.Echo/Usage", Idempotent: true}
+	Echo_Held  = &rpc.Method{Name: "/verbena.bench.Echo/Held", Idempotent: true}
 )
 
 // EchoClient calls verbena.bench.Echo. Its errors are *rpc.Error.
@@ -27,6 +28,8 @@ type EchoClient interface {
 	Echo(ctx context.Context, req *Payload) (*Payload, error)
 	// Usage tells what the server process has used since it started.
 	Usage(ctx context.Context, req *UsageRequest) (*UsageReply, error)
+	// Held tells what the server process holds, once garbage is collected.
+	Held(ctx context.Context, req *HeldRequest) (*HeldReply, error)
 }
 
 // NewEchoClient makes a client whose calls go over conn.
@@ -52,6 +55,14 @@ func (c *echoClient) Usage(ctx context.Context, req *UsageRequest) (*UsageReply,
 	return resp, nil
 }
 
+func (c *echoClient) Held(ctx context.Context, req *HeldRequest) (*HeldReply, error) {
+	resp := new(HeldReply)
+	if err := rpc.Call(ctx, c.conn, Echo_Held, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
 // EchoServer serves verbena.bench.Echo. Its methods are called from many goroutines at once.
 //
 // Echo is the work that is measured.
@@ -60,6 +71,8 @@ type EchoServer interface {
 	Echo(ctx context.Context, req *Payload) (*Payload, error)
 	// Usage tells what the server process has used since it started.
 	Usage(ctx context.Context, req *UsageRequest) (*UsageReply, error)
+	// Held tells what the server process holds, once garbage is collected.
+	Held(ctx context.Context, req *HeldRequest) (*HeldReply, error)
 }
 
 // RegisterEchoServer has impl serve the calls of verbena.bench.Echo on server.
@@ -80,12 +93,17 @@ func (UnimplementedEchoServer) Usage(context.Context, *UsageRequest) (*UsageRepl
 	return nil, rpc.Errorf(rpc.Unimplemented, "/verbena.bench.Echo/Usage is not implemented")
 }
 
+func (UnimplementedEchoServer) Held(context.Context, *HeldRequest) (*HeldReply, error) {
+	return nil, rpc.Errorf(rpc.Unimplemented, "/verbena.bench.Echo/Held is not implemented")
+}
+
 // Echo_ServiceDesc describes verbena.bench.Echo to a server.
 var Echo_ServiceDesc = &rpc.ServiceDesc{
 	Name: "verbena.bench.Echo",
 	Methods: []rpc.MethodDesc{
 		{Method: Echo_Echo, Handler: rpc.Unary(EchoServer.Echo)},
 		{Method: Echo_Usage, Handler: rpc.Unary(EchoServer.Usage)},
+		{Method: Echo_Held, Handler: rpc.Unary(EchoServer.Held)},
 	},
 }
 
@@ -327,6 +345,141 @@ func (x *LinkUsage) MergeVerbena(src []byte) bool {
 			b = fastpb.Varint(b, &x.Polls)
 		case 4<<3 | fastpb.VARINT:
 			b = fastpb.Varint(b, &x.Completions)
+		default:
+			b = fastpb.Unknown(b, tag, &x.unknownFields)
+		}
+		if b == nil {
+			return false
+		}
+		src = b
+	}
+	return true
+}
+
+// SizeVerbena is for codec.Proto.
+func (x *HeldRequest) SizeVerbena() (n int) {
+	if x == nil {
+		return 0
+	}
+	return n + len(x.unknownFields)
+}
+
+// MarshalVerbena is for codec.Proto.
+func (x *HeldRequest) MarshalVerbena(b []byte) []byte {
+	if x == nil {
+		return b
+	}
+	b = fastpb.PutUnknown(b, x.unknownFields)
+	return b
+}
+
+// UnmarshalVerbena is for codec.Proto.
+func (x *HeldRequest) UnmarshalVerbena(src []byte) bool {
+	if x == nil {
+		return false
+	}
+	x.Reset()
+	return x.MergeVerbena(src)
+}
+
+// MergeVerbena is for messages that contain this one.
+func (x *HeldRequest) MergeVerbena(src []byte) bool {
+	for len(src) > 0 {
+		tag, b := fastpb.Tag(src)
+		b = fastpb.Unknown(b, tag, &x.unknownFields)
+		if b == nil {
+			return false
+		}
+		src = b
+	}
+	return true
+}
+
+// SizeVerbena is for codec.Proto.
+func (x *HeldReply) SizeVerbena() (n int) {
+	if x == nil {
+		return 0
+	}
+	if x.Heap != 0 {
+		n += 1 + fastpb.SizeVarint(x.Heap)
+	}
+	if x.Stacks != 0 {
+		n += 1 + fastpb.SizeVarint(x.Stacks)
+	}
+	if x.Pinned != 0 {
+		n += 1 + fastpb.SizeVarint(x.Pinned)
+	}
+	if x.Resident != 0 {
+		n += 1 + fastpb.SizeVarint(x.Resident)
+	}
+	if x.Goroutines != 0 {
+		n += 1 + fastpb.SizeVarint(x.Goroutines)
+	}
+	if x.Files != 0 {
+		n += 1 + fastpb.SizeVarint(x.Files)
+	}
+	return n + len(x.unknownFields)
+}
+
+// MarshalVerbena is for codec.Proto.
+func (x *HeldReply) MarshalVerbena(b []byte) []byte {
+	if x == nil {
+		return b
+	}
+	b = fastpb.PutUnknown(b, x.unknownFields)
+	if x.Files != 0 {
+		b = fastpb.PutVarint(b, x.Files)
+		b = fastpb.PutTag(b, 6<<3|fastpb.VARINT)
+	}
+	if x.Goroutines != 0 {
+		b = fastpb.PutVarint(b, x.Goroutines)
+		b = fastpb.PutTag(b, 5<<3|fastpb.VARINT)
+	}
+	if x.Resident != 0 {
+		b = fastpb.PutVarint(b, x.Resident)
+		b = fastpb.PutTag(b, 4<<3|fastpb.VARINT)
+	}
+	if x.Pinned != 0 {
+		b = fastpb.PutVarint(b, x.Pinned)
+		b = fastpb.PutTag(b, 3<<3|fastpb.VARINT)
+	}
+	if x.Stacks != 0 {
+		b = fastpb.PutVarint(b, x.Stacks)
+		b = fastpb.PutTag(b, 2<<3|fastpb.VARINT)
+	}
+	if x.Heap != 0 {
+		b = fastpb.PutVarint(b, x.Heap)
+		b = fastpb.PutTag(b, 1<<3|fastpb.VARINT)
+	}
+	return b
+}
+
+// UnmarshalVerbena is for codec.Proto.
+func (x *HeldReply) UnmarshalVerbena(src []byte) bool {
+	if x == nil {
+		return false
+	}
+	x.Reset()
+	return x.MergeVerbena(src)
+}
+
+// MergeVerbena is for messages that contain this one.
+func (x *HeldReply) MergeVerbena(src []byte) bool {
+	for len(src) > 0 {
+		tag, b := fastpb.Tag(src)
+		switch tag {
+		case 1<<3 | fastpb.VARINT:
+			b = fastpb.Varint(b, &x.Heap)
+		case 2<<3 | fastpb.VARINT:
+			b = fastpb.Varint(b, &x.Stacks)
+		case 3<<3 | fastpb.VARINT:
+			b = fastpb.Varint(b, &x.Pinned)
+		case 4<<3 | fastpb.VARINT:
+			b = fastpb.Varint(b, &x.Resident)
+		case 5<<3 | fastpb.VARINT:
+			b = fastpb.Varint(b, &x.Goroutines)
+		case 6<<3 | fastpb.VARINT:
+			b = fastpb.Varint(b, &x.Files)
 		default:
 			b = fastpb.Unknown(b, tag, &x.unknownFields)
 		}

@@ -18,6 +18,7 @@ const (
 	Run      = "run"
 	Connect  = "connect"
 	Failover = "failover"
+	Scale    = "scale"
 	Peers    = "peers"
 )
 
