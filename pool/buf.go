@@ -16,7 +16,7 @@ import (
 // 1 MiB and a header went from 160 to 350 calls/s over TCP when their buffers
 // were no longer allocated, cleared and collected for each (two cores, client
 // and server). Beyond 16 MiB a pool would hold on to memory that only rare
-// messages need.
+// messages need. From 64 KiB on, buffers come from a reserve first.
 const (
 	minShift   = 6
 	maxShift   = 24
@@ -39,10 +39,11 @@ var classes [numClasses]sync.Pool // of *Buf, each with refs == 0
 // and Grow need a held reference, and Resize and Grow the only one: holders
 // share one length.
 type Buf struct {
-	refs  atomic.Int32
-	class int8
-	trace *trace // set for the buffer's whole life if a Watch saw it allocated
-	buf   []byte // len is Len, cap is Cap
+	refs     atomic.Int32
+	class    int8
+	reserved bool   // it goes back to the reserve
+	trace    *trace // set for the buffer's whole life if a Watch saw it allocated
+	buf      []byte // len is Len, cap is Cap
 }
 
 // Get returns a buffer of length n whose contents are arbitrary. Its capacity
@@ -56,12 +57,23 @@ func Get(n int) *Buf {
 	if c == unpooled {
 		return newBuf(n)
 	}
-	b, ok := classes[c].Get().(*Buf)
-	if !ok {
+	b := take(c)
+	if b == nil {
 		return newBuf(n)
 	}
 	b.refs.Store(1)
 	b.buf = b.buf[:n]
+	return b
+}
+
+// take is a buffer of the class that was used before or is of the reserve.
+func take(class int) *Buf {
+	if class >= minReserved {
+		if b := large.get(class); b != nil {
+			return b
+		}
+	}
+	b, _ := classes[class].Get().(*Buf)
 	return b
 }
 
@@ -144,6 +156,8 @@ func (b *Buf) Release() {
 	case n > 0:
 	case n < 0:
 		b.misuse("released twice")
+	case b.reserved:
+		large.put(b)
 	case b.class == unpooled:
 		b.buf = nil
 	default:
