@@ -15,7 +15,7 @@ const LaneID = 1
 // for that alone. docs/PROTOCOL.md, "Acknowledgement": a sender keeps more.
 const (
 	owedFrames = 64
-	owedBytes  = 256 << 10
+	owedBytes  = 512 << 10
 )
 
 // incoming is the receiving half of a lane: it takes in each frame once, in
