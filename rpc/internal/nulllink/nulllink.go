@@ -104,8 +104,7 @@ type address string
 func (address) Network() string  { return "null" }
 func (a address) String() string { return string(a) }
 
-// frame is one that waits to be delivered; payload is nil for the last word of
-// a link that closes.
+// frame is one that waits to be delivered.
 type frame struct {
 	h       wire.Header
 	payload *room
@@ -116,54 +115,25 @@ type frame struct {
 type link struct {
 	other *link
 	done  chan struct{}
-	rooms rooms // for what this end sends
 
 	mu       sync.Mutex
 	receiver transport.Receiver // nil before Start
 	busy     bool
 	inbox    []frame
+	spare    []frame // what was the inbox
+	arrived  uint64
 	hungUp   bool  // the other end has closed; the inbox comes first
 	closed   bool  // no more deliveries but Closed
 	told     bool  // Closed was called or is about to be
 	err      error // why it closed
 
 	dead atomic.Bool // as closed, for senders
-	sent atomic.Uint64
 }
 
 // room is the memory of a slot. It goes from hand to hand as the Ref of slots.
-type room struct {
-	next  *room
-	bytes [maxPayload]byte
-	n     int // of bytes that are used
-}
+type room [maxPayload]byte
 
-// rooms are those of a link that are free.
-type rooms struct {
-	mu   sync.Mutex
-	free *room
-}
-
-func (r *rooms) take(n int) *room {
-	r.mu.Lock()
-	m := r.free
-	if m != nil {
-		r.free = m.next
-	}
-	r.mu.Unlock()
-	if m == nil {
-		m = new(room)
-	}
-	m.n = n
-	return m
-}
-
-func (r *rooms) give(m *room) {
-	r.mu.Lock()
-	m.next = r.free
-	r.free = m
-	r.mu.Unlock()
-}
+var rooms = sync.Pool{New: func() any { return new(room) }}
 
 // Pair makes two links that are connected to each other and not started.
 func Pair() (a, b transport.Link) { return newPair() }
@@ -181,8 +151,14 @@ func (k *link) Done() <-chan struct{} { return k.done }
 func (k *link) Info() transport.LinkInfo {
 	return transport.LinkInfo{
 		Kind: transport.TCP, Epoch: 1, Local: address("null"), Remote: address("null"),
-		Stats: transport.LinkStats{FramesSent: k.sent.Load(), FramesReceived: k.other.sent.Load()},
+		Stats: transport.LinkStats{FramesSent: k.other.count(), FramesReceived: k.count()},
 	}
+}
+
+func (k *link) count() uint64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.arrived
 }
 
 func (k *link) Start(r transport.Receiver) {
@@ -199,18 +175,17 @@ func (k *link) Reserve(_ context.Context, _ transport.Class, n int) (transport.S
 	if n > maxPayload {
 		return transport.Slot{}, fmt.Errorf("nulllink: payload of %d bytes, at most %d", n, maxPayload)
 	}
-	m := k.rooms.take(n)
-	return transport.Slot{Payload: m.bytes[:n], Ref: m}, nil
+	m := rooms.Get().(*room)
+	return transport.Slot{Payload: m[:n:n], Ref: m}, nil
 }
 
-func (k *link) Discard(s transport.Slot) { k.rooms.give(s.Ref.(*room)) }
+func (k *link) Discard(s transport.Slot) { rooms.Put(s.Ref) }
 
 func (k *link) Commit(s transport.Slot, h *wire.Header) error {
 	if k.dead.Load() {
 		return k.why()
 	}
 	h.Length = uint32(len(s.Payload))
-	k.sent.Add(1)
 	k.other.take(h, s.Ref.(*room))
 	return nil
 }
@@ -223,13 +198,14 @@ func (k *link) take(h *wire.Header, payload *room) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.closed {
-		k.other.rooms.give(payload)
+		rooms.Put(payload)
 		return
 	}
+	k.arrived++
 	k.inbox = append(k.inbox, frame{*h, payload})
 }
 
-// drain delivers what waits, unless somebody is at it.
+// drain delivers what waits, and what comes meanwhile, unless somebody is at it.
 func (k *link) drain() {
 	k.mu.Lock()
 	if k.busy || k.receiver == nil {
@@ -237,25 +213,16 @@ func (k *link) drain() {
 		return
 	}
 	k.busy = true
-	k.mu.Unlock()
-	k.finish()
-}
-
-// finish delivers what has come since busy was set, and clears it.
-func (k *link) finish() {
-	k.mu.Lock()
 	for len(k.inbox) > 0 {
 		batch := k.inbox
-		k.inbox = nil
+		k.inbox, k.spare = k.spare, nil
 		k.mu.Unlock()
 		for i := range batch {
 			k.deliver(&batch[i].h, batch[i].payload)
+			batch[i].payload = nil
 		}
-		clear(batch)
 		k.mu.Lock()
-		if k.inbox == nil {
-			k.inbox = batch[:0]
-		}
+		k.spare = batch[:0]
 	}
 	if k.hungUp && !k.closed {
 		k.shut(io.EOF)
@@ -272,11 +239,11 @@ func (k *link) finish() {
 }
 
 func (k *link) deliver(h *wire.Header, payload *room) {
-	defer k.other.rooms.give(payload)
+	defer rooms.Put(payload)
 	if k.dead.Load() {
 		return
 	}
-	if err := k.receiver.Take(h, payload.bytes[:h.Length]); err != nil {
+	if err := k.receiver.Take(h, payload[:h.Length]); err != nil {
 		k.Close(err)
 	}
 }
