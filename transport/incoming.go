@@ -2,7 +2,6 @@ package transport
 
 import (
 	"fmt"
-	"sync"
 	"sync/atomic"
 
 	"github.com/verbena-rpc/verbena/transport/wire"
@@ -21,27 +20,26 @@ const (
 // incoming is the receiving half of a lane: it takes in each frame once, in
 // the order of numbers, from the one path that may deliver, and puts messages
 // together. What other paths still bring is dropped: it comes again.
+//
+// Session.sinkMu guards it, but for what is atomic, and callers of all methods but
+// say and unsaid hold it: a frame is taken in under the lock under which the
+// message that it completes goes to the sink.
 type incoming struct {
-	expected atomic.Uint32 // number of the next frame; written with mu held
-	said     atomic.Uint32 // of expected, to the peer
-	taken    atomic.Uint64 // bytes taken in; written with mu held, after expected
-	told     atomic.Uint64 // of taken, to the peer, at least
+	expected   atomic.Uint32 // number of the next frame
+	said       atomic.Uint32 // of expected, to the peer
+	duplicates atomic.Uint64
 
-	mu         sync.Mutex
-	from       *path // that may deliver; nil: none
-	moved      bool  // there was one
-	parts      assembler
-	duplicates uint64
-	called     uint64 // of taken, when an ACK for bytes was last due
+	from  *path // that may deliver; nil: none
+	moved bool  // there was one
+	parts assembler
+	owed  owed
 }
 
 // say is what the peer is told now of what was taken in.
 func (in *incoming) say() uint32 {
-	taken := in.taken.Load() // first: what is taken in meanwhile is still owed
 	e := in.expected.Load()
 	if in.said.Load() != e {
 		in.said.Store(e)
-		in.told.Store(taken)
 	}
 	return e
 }
@@ -51,8 +49,6 @@ func (in *incoming) unsaid() bool { return in.said.Load() != in.expected.Load() 
 
 // land says where the payload of a frame of the lane goes.
 func (in *incoming) land(p *path, h *wire.Header) ([]byte, error) {
-	in.mu.Lock()
-	defer in.mu.Unlock()
 	if wanted, err := in.check(p, h); !wanted || err != nil {
 		return p.trash(h), err
 	}
@@ -78,7 +74,7 @@ func (in *incoming) check(p *path, h *wire.Header) (wanted bool, err error) {
 	case mutateDuplicates:
 		return true, nil
 	case int32(h.Seq-want) < 0:
-		in.duplicates++
+		in.duplicates.Add(1)
 		return false, nil
 	}
 	return false, &wire.ParseError{Field: "seq", Got: uint64(h.Seq), Want: fmt.Sprintf("%#x, the next one", want)}
@@ -91,8 +87,6 @@ func errLane(h *wire.Header) error {
 // frame takes in a frame with its payload, nil where that has landed. It returns
 // a message and true when one is complete. due: an ACK is.
 func (in *incoming) frame(p *path, h *wire.Header, payload []byte) (m Message, whole, due bool, err error) {
-	in.mu.Lock()
-	defer in.mu.Unlock()
 	wanted := p.landing
 	if h.Length == 0 || payload != nil {
 		if wanted, err = in.check(p, h); err != nil {
@@ -104,8 +98,8 @@ func (in *incoming) frame(p *path, h *wire.Header, payload []byte) (m Message, w
 		p.dropStray()
 		return m, false, false, nil
 	}
-	e := in.expected.Add(1)
-	due = in.owes(e, in.taken.Add(uint64(h.Length)))
+	said := in.said.Load() // first: of what is said meanwhile no ACK is due
+	due = in.owed.add(in.expected.Add(1), said, h.Length)
 	if payload != nil {
 		m, whole, err = in.parts.take(h, payload)
 	} else {
@@ -114,25 +108,38 @@ func (in *incoming) frame(p *path, h *wire.Header, payload []byte) (m Message, w
 	return m, whole, due, err
 }
 
-// owes says that an ACK is due for the frame before e, with which so many bytes
-// are taken in. Callers hold mu.
-func (in *incoming) owes(e uint32, taken uint64) bool {
-	if taken-max(in.told.Load(), in.called) >= owedBytes {
-		in.called = taken
+// owed counts what the peer was not told of. Bytes are not counted for each frame
+// but up to a mark, which is set again once the peer knows of the frames before it:
+// they may be too many, by those from one mark to the next.
+type owed struct {
+	taken  uint64 // bytes
+	mark   uint32 // number of a frame
+	marked uint64 // of taken, before it
+	told   uint64 // of taken, to the peer, at least
+}
+
+// add counts the frame before e, and says that an ACK is due for it. The peer was
+// told of those before said.
+func (o *owed) add(e, said uint32, length uint32) (due bool) {
+	if int32(said-o.mark) >= 0 {
+		o.told = max(o.told, o.marked)
+		o.mark, o.marked = e, o.taken+uint64(length)
+	}
+	o.taken += uint64(length)
+	if o.taken-o.told >= owedBytes {
+		o.told = o.taken // or soon
 		return true
 	}
-	return (e-in.said.Load())%owedFrames == 0
+	return (e-said)%owedFrames == 0
 }
 
 // move lets p deliver from now on.
 func (in *incoming) move(p *path) {
-	in.mu.Lock()
-	defer in.mu.Unlock()
 	in.interrupt()
 	in.from, in.moved = p, true
 }
 
-// interrupt ends the frame that is landing. Callers hold mu.
+// interrupt ends the frame that is landing.
 func (in *incoming) interrupt() {
 	if p := in.from; p != nil && p.landing {
 		p.landing = false
@@ -142,23 +149,9 @@ func (in *incoming) interrupt() {
 
 // left says that p delivers nothing any more, nor writes where frames land.
 func (in *incoming) left(p *path) {
-	in.mu.Lock()
-	defer in.mu.Unlock()
 	if in.from == p {
 		in.interrupt()
 		in.from = nil
 	}
 	p.dropStray()
-}
-
-func (in *incoming) forget(call uint64) {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	in.parts.forget(call)
-}
-
-func (in *incoming) reset() {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	in.parts.reset()
 }

@@ -294,8 +294,13 @@ func (l *Lane) Rouse() {
 }
 
 // Forget drops what has arrived of a message of that call, and what is still
-// to come of it. The sink calls it when nobody waits for the message any more.
-func (l *Lane) Forget(call uint64) { l.in.forget(call) }
+// to come of it. Who waited for the message calls it when nobody does any more,
+// and not from within the sink.
+func (l *Lane) Forget(call uint64) {
+	l.s.sinkMu.Lock()
+	defer l.s.sinkMu.Unlock()
+	l.in.parts.forget(call)
+}
 
 // takeBack tells the peer that the rest of a message will not come, why, and calls
 // told then. It waits for room as long as the session lives, and not in the
@@ -332,9 +337,7 @@ const (
 
 func (l *Lane) retention() Retention {
 	r := l.out.info()
-	l.in.mu.Lock()
-	defer l.in.mu.Unlock()
-	r.Duplicates = l.in.duplicates
+	r.Duplicates = l.in.duplicates.Load()
 	return r
 }
 
@@ -347,5 +350,7 @@ func (l *Lane) end(err error) {
 // reset gives back what is kept; no link is left.
 func (l *Lane) reset() {
 	l.out.reset()
-	l.in.reset()
+	l.s.sinkMu.Lock()
+	defer l.s.sinkMu.Unlock()
+	l.in.parts.reset()
 }

@@ -93,6 +93,8 @@ func (s *Session) enterWith(p *path, slot Slot) {
 
 // takeMove takes in MOVE.
 func (s *Session) takeMove(p *path, h *wire.Header) error {
+	s.sinkMu.Lock()
+	defer s.sinkMu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err != nil {

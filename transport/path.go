@@ -12,7 +12,7 @@ import (
 )
 
 // path is a link of a session, and its Receiver. The fields of the first group
-// are the link's goroutine's, those of the second are guarded by incoming.mu,
+// are the link's goroutine's, those of the second are guarded by Session.sinkMu,
 // those of the third by Session.mu.
 type path struct {
 	s     *Session
@@ -53,7 +53,9 @@ func (p *path) fast() bool { return p.epoch != 0 }
 // Land implements Receiver.
 func (p *path) Land(h *wire.Header) ([]byte, error) {
 	if h.Kind.InLane() {
+		p.s.sinkMu.Lock()
 		b, err := p.s.lane.in.land(p, h)
+		p.s.sinkMu.Unlock()
 		return b, p.final(err)
 	}
 	return p.trash(h), nil // Length is bounded by the rules of the kind
@@ -145,7 +147,9 @@ func (p *path) acked(h *wire.Header) error {
 
 // Closed implements Receiver.
 func (p *path) Closed(err error) {
+	p.s.sinkMu.Lock()
 	p.s.lane.in.left(p)
+	p.s.sinkMu.Unlock()
 	close(p.gone)
 	p.s.linkEnded(p, err)
 }

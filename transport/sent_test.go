@@ -127,7 +127,7 @@ func TestIncoming(t *testing.T) {
 	takes(p, 0, 10, true)
 	takes(p, 0, 10, false)
 	takes(p, 0, 0, false)
-	require.EqualValues(t, 2, in.duplicates)
+	require.EqualValues(t, 2, in.duplicates.Load())
 	takes(other, 1, 10, false)
 	in.move(other)
 	takes(p, 1, 10, false)
@@ -191,7 +191,7 @@ func TestLandingInterrupted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var in incoming
 			in.parts.maxMessage, in.parts.maxParts = 1<<20, 10
-			defer in.reset()
+			defer in.parts.reset()
 			old, next := &path{}, &path{}
 			in.move(old)
 			total := uint32(300)

@@ -13,7 +13,7 @@ import (
 
 // Sink takes in the messages of a session. It is called by one goroutine at a
 // time and must not wait: one poller serves many sessions. It may call any
-// method of the session and its lane that does not wait, Close too.
+// method of the session and its lane that does not wait, Close too, but Forget.
 type Sink interface {
 	// Message takes in a message and owns its payload.
 	Message(m Message)
@@ -73,9 +73,9 @@ type Retention struct {
 // links, and a lane that one of them carries. It has no goroutine of its own.
 //
 // Links deliver in their own goroutines (path). What they have in common is
-// guarded by mu; sinkMu makes the calls of the sink take turns. Locks are taken
-// in the order sinkMu, mu, incoming.mu, outgoing.mu. The fields of the first
-// group do not change after begin.
+// guarded by mu; sinkMu makes the calls of the sink take turns, and guards what was
+// taken in of messages. Locks are taken in the order sinkMu, mu, outgoing.mu. The
+// fields of the first group do not change after begin.
 //
 // It ends in this order: end records why and lets senders fail; shutdown says
 // CLOSE, closes the links, tells the sink, waits for what still works at links
