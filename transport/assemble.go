@@ -81,57 +81,55 @@ func (a *assembler) land(h *wire.Header) ([]byte, error) {
 }
 
 // take takes in a frame whose payload is elsewhere: land, a copy, and frame.
-func (a *assembler) take(h *wire.Header, payload []byte) (Message, bool, error) {
+func (a *assembler) take(h *wire.Header, payload []byte, m *Message) (whole bool, err error) {
 	if h.Flags&(wire.More|wire.Cont) != 0 && len(payload) > 0 {
 		dst, err := a.land(h)
 		if err != nil {
-			return Message{}, false, err
+			return false, err
 		}
 		copy(dst, payload)
-		return a.frame(h)
+		return a.frame(h, m)
 	}
-	m, whole, err := a.frame(h)
+	whole, err = a.frame(h, m)
 	if whole && len(payload) > 0 {
 		m.Payload = pool.Get(len(payload))
 		copy(m.Payload.Bytes(), payload)
 	}
-	return m, whole, err
+	return whole, err
 }
 
-// frame takes in a frame whose payload has landed. It returns a message and
-// true when one is complete.
-func (a *assembler) frame(h *wire.Header) (Message, bool, error) {
+// frame takes in a frame whose payload has landed, and says that it completes m.
+func (a *assembler) frame(h *wire.Header, m *Message) (whole bool, err error) {
 	if h.Flags&(wire.More|wire.Cont) == 0 {
 		if err := a.checkWhole(h); err != nil {
-			return Message{}, false, err
+			return false, err
 		}
-		m := messageOf(h)
+		m.begin(h)
 		m.Payload, a.whole = a.whole, nil
-		return m, true, nil
+		return true, nil
 	}
 	if h.Length == 0 {
-		return Message{}, false, &wire.ParseError{Field: "length", Got: 0, Want: "at least 1 in a chunk"}
+		return false, &wire.ParseError{Field: "length", Got: 0, Want: "at least 1 in a chunk"}
 	}
 	key := partKey{h.Kind, h.Call}
 	p := a.parts[key]
 	a.arrive(p, int(h.Length))
 	if h.Flags&wire.More != 0 {
-		return Message{}, false, nil
+		return false, nil
 	}
 	a.remove(key, p)
 	if p.forgotten {
-		return Message{}, false, nil
+		return false, nil
 	}
-	m := messageOf(&p.first)
+	m.begin(&p.first)
 	m.Payload = p.buf
-	return m, true, nil
+	return true, nil
 }
 
-func messageOf(h *wire.Header) Message {
-	return Message{
-		Kind: h.Kind, Flags: h.Flags &^ (wire.More | wire.Cont | wire.Sum),
-		Call: h.Call, Method: h.Method, Arg: h.Arg,
-	}
+// begin is all of a message but its payload.
+func (m *Message) begin(h *wire.Header) {
+	m.Kind, m.Flags = h.Kind, h.Flags&^(wire.More|wire.Cont|wire.Sum)
+	m.Call, m.Method, m.Arg = h.Call, h.Method, h.Arg
 }
 
 // checkWhole admits a message that is one frame. It ends what arrived of an

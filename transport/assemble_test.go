@@ -14,10 +14,11 @@ import (
 )
 
 // put gives one frame to the assembler, as a link does.
-func put(a *assembler, h wire.Header, payload []byte) (Message, bool, error) {
+func put(a *assembler, h wire.Header, payload []byte) (m Message, whole bool, err error) {
 	h.Length = uint32(len(payload))
 	if h.Call%2 == 1 {
-		return a.take(&h, payload)
+		whole, err = a.take(&h, payload, &m)
+		return m, whole, err
 	}
 	if len(payload) > 0 {
 		dst, err := a.land(&h)
@@ -26,7 +27,8 @@ func put(a *assembler, h wire.Header, payload []byte) (Message, bool, error) {
 		}
 		copy(dst, payload)
 	}
-	return a.frame(&h)
+	whole, err = a.frame(&h, &m)
+	return m, whole, err
 }
 
 // chunks cuts a message as Lane.Send does.
@@ -183,7 +185,9 @@ func TestAssemblerForgets(t *testing.T) {
 	require.NoError(t, err)
 	a.forget(1)
 	copy(dst, ps[1])
-	require.NoError(t, err2(a.frame(&h)))
+	whole, err := a.frame(&h, nil)
+	require.NoError(t, err)
+	require.False(t, whole)
 
 	// A sender gives up: with CANCEL its call, with a whole REPLY its reply.
 	m, whole, err := put(a, wire.Header{Kind: wire.Reply, Call: 1, Flags: wire.Error, Total: 2}, []byte("no"))

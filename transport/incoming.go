@@ -84,28 +84,28 @@ func errLane(h *wire.Header) error {
 	return &wire.ParseError{Field: "lane", Got: uint64(h.Lane), Want: "1, the lane of the session"}
 }
 
-// frame takes in a frame with its payload, nil where that has landed. It returns
-// a message and true when one is complete. due: an ACK is.
-func (in *incoming) frame(p *path, h *wire.Header, payload []byte) (m Message, whole, due bool, err error) {
+// frame takes in a frame with its payload, nil where that has landed. whole: m is
+// the message that is complete now. due: an ACK is.
+func (in *incoming) frame(p *path, h *wire.Header, payload []byte, m *Message) (whole, due bool, err error) {
 	wanted := p.landing
 	if h.Length == 0 || payload != nil {
 		if wanted, err = in.check(p, h); err != nil {
-			return m, false, false, err
+			return false, false, err
 		}
 	}
 	p.landing = false
 	if !wanted {
 		p.dropStray()
-		return m, false, false, nil
+		return false, false, nil
 	}
 	said := in.said.Load() // first: of what is said meanwhile no ACK is due
 	due = in.owed.add(in.expected.Add(1), said, h.Length)
 	if payload != nil {
-		m, whole, err = in.parts.take(h, payload)
+		whole, err = in.parts.take(h, payload, m)
 	} else {
-		m, whole, err = in.parts.frame(h)
+		whole, err = in.parts.frame(h, m)
 	}
-	return m, whole, due, err
+	return whole, due, err
 }
 
 // owed counts what the peer was not told of. Bytes are not counted for each frame

@@ -50,11 +50,12 @@ func (l *Lane) maxFrame() int { return int(l.out.limit.Load()) }
 // back by Commit or Discard; see Link. It waits for the peer where too much is
 // kept for it. n may exceed MaxPayload, which changes when the lane moves: such
 // a message is copied once more.
-func (l *Lane) Reserve(ctx context.Context, class Class, n int) (Slot, error) {
+func (l *Lane) Reserve(ctx context.Context, class Class, n int) (slot Slot, err error) {
 	if n > l.maxFrame() {
 		return wideSlot(n), nil
 	}
-	return l.out.reserve(ctx, class, nil, 0, n)
+	err = l.out.reserve(ctx, class, nil, 0, n, &slot)
+	return slot, err
 }
 
 func wideSlot(n int) Slot {
@@ -68,7 +69,7 @@ func wideSlot(n int) Slot {
 func (l *Lane) Commit(slot Slot, h *wire.Header) error {
 	h.Total = uint32(len(slot.Payload))
 	if !slot.wide {
-		err := l.commit(slot, h, false)
+		err := l.commit(&slot, h, false)
 		if err == nil {
 			return nil
 		}
@@ -90,11 +91,11 @@ func (l *Lane) Discard(slot Slot) {
 		slot.Buf.Release()
 		return
 	}
-	l.out.discard(slot)
+	l.out.discard(&slot)
 }
 
 // commit sends the frame in the slot, which on error is still the caller's.
-func (l *Lane) commit(slot Slot, h *wire.Header, more bool) error {
+func (l *Lane) commit(slot *Slot, h *wire.Header, more bool) error {
 	h.Lane = LaneID
 	if l.s.sums && len(slot.Payload) > 0 {
 		h.Flags |= wire.Sum
@@ -207,14 +208,14 @@ func (l *Lane) sendFrame(ctx context.Context, class Class, h *wire.Header, msg *
 	if end-at > l.maxFrame() {
 		return errTooWide
 	}
-	slot, err := l.out.reserve(ctx, class, msg, at, end-at)
-	if err != nil {
+	var slot Slot
+	if err := l.out.reserve(ctx, class, msg, at, end-at, &slot); err != nil {
 		return err
 	}
 	h.Total = uint32(total)
-	err = l.commit(slot, h, class == Bulk)
+	err := l.commit(&slot, h, class == Bulk)
 	if err != nil {
-		l.Discard(slot)
+		l.out.discard(&slot)
 	}
 	return err
 }

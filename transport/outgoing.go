@@ -104,26 +104,25 @@ func (o *outgoing) fits(bytes int) bool {
 }
 
 // reserve claims room for one frame, and where a link carries the lane on it.
-// If msg is not nil the payload is there, n bytes of it from at on.
-func (o *outgoing) reserve(ctx context.Context, class Class, msg *pool.Buf, at, n int) (Slot, error) {
-	if err := o.room[roomOf(class)].take(ctx, n); err != nil {
-		return Slot{}, err
+// If msg is not nil the payload is there, n bytes of it from at on. Slots are
+// large: what is done for each frame fills them in, and does not copy them.
+func (o *outgoing) reserve(ctx context.Context, class Class, msg *pool.Buf, at, n int, slot *Slot) (err error) {
+	if err = o.room[roomOf(class)].take(ctx, n); err != nil {
+		return err
 	}
 	if c := o.bound.Load(); c != nil && n <= c.widest {
-		var slot Slot
-		var err error
 		if msg == nil {
-			slot, err = c.link.Reserve(ctx, class, n)
+			*slot, err = c.link.Reserve(ctx, class, n)
 		} else {
-			slot, err = c.place(ctx, class, msg, at, n)
+			*slot, err = c.place(ctx, class, msg, at, n)
 		}
 		if err == nil {
 			slot.via, slot.class = c, class
-			return slot, nil
+			return nil
 		}
 		if ctx.Err() != nil {
 			o.room[roomOf(class)].give(1, n)
-			return Slot{}, err
+			return err
 		}
 	}
 	// The lane pauses, or its link is dead: what is sent is kept until it moves.
@@ -132,22 +131,23 @@ func (o *outgoing) reserve(ctx context.Context, class Class, msg *pool.Buf, at, 
 	} else {
 		msg.Retain()
 	}
-	return Slot{Payload: msg.Bytes()[at:][:n:n], Buf: msg, At: at, class: class}, nil
+	*slot = Slot{Payload: msg.Bytes()[at:][:n:n], Buf: msg, At: at, class: class}
+	return nil
 }
 
 // discard gives a slot back unused.
-func (o *outgoing) discard(s Slot) {
+func (o *outgoing) discard(s *Slot) {
 	o.room[roomOf(s.class)].give(1, len(s.Payload))
 	dropSlot(s)
 }
 
 // dropSlot gives back the memory of a slot.
-func dropSlot(s Slot) {
+func dropSlot(s *Slot) {
 	if s.via == nil {
 		s.Buf.Release()
 		return
 	}
-	s.via.link.Discard(s)
+	s.via.link.Discard(*s)
 }
 
 // keep makes what the lane keeps of a slot's payload that is not small: the
@@ -169,8 +169,8 @@ func keep(s *Slot) (buf *pool.Buf, at int) {
 // next flush, or lets it be sent: pump is the carrier that needs a pump for it.
 // An error means that the session has ended, or errTooWide that the limit has
 // come to be lower since the slot was reserved; the slot is still the caller's.
-func (o *outgoing) send(slot Slot, h *wire.Header, ack uint32, more bool) (pump *carrier, err error) {
-	buf, at := keep(&slot)
+func (o *outgoing) send(slot *Slot, h *wire.Header, ack uint32, more bool) (pump *carrier, err error) {
+	buf, at := keep(slot)
 	o.mu.Lock()
 	if err = o.ended; err == nil && len(slot.Payload) > o.sent.narrow {
 		err = errTooWide
@@ -186,7 +186,7 @@ func (o *outgoing) send(slot Slot, h *wire.Header, ack uint32, more bool) (pump 
 	o.sent.add(h, len(slot.Payload)).keep(slot.Payload, buf, at)
 	if gone {
 		h.Ack = ack
-		if gone = slot.via.link.Commit(slot, h) == nil; gone {
+		if gone = slot.via.link.Commit(*slot, h) == nil; gone {
 			o.sent.leave()
 		}
 	}
@@ -271,7 +271,8 @@ func (o *outgoing) next(c *carrier) (keptFrame, bool) {
 func (o *outgoing) acked(to uint32) (narrowed bool, err error) {
 	o.mu.Lock()
 	wide := o.sent.wide
-	f, err := o.sent.ack(to)
+	var f freed
+	err = o.sent.ack(to, &f)
 	narrowed = wide > 0 && o.sent.wide == 0
 	o.mu.Unlock()
 	for c := range f {

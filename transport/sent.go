@@ -119,14 +119,13 @@ func (s *sentFrames) leave() {
 }
 
 // ack drops what the peer has taken in: all before n. What it said before it
-// said something newer changes nothing.
-func (s *sentFrames) ack(n uint32) (freed, error) {
-	var f freed
+// said something newer changes nothing. What goes with that is added to f.
+func (s *sentFrames) ack(n uint32, f *freed) error {
 	if int32(n-s.acked) <= 0 {
-		return f, nil
+		return nil
 	}
 	if n-s.acked > s.left-s.acked {
-		return f, &wire.ParseError{Field: "ack", Got: uint64(n), Want: fmt.Sprintf("at most %#x, the next to be sent", s.left)}
+		return &wire.ParseError{Field: "ack", Got: uint64(n), Want: fmt.Sprintf("at most %#x, the next to be sent", s.left)}
 	}
 	if int32(n-s.leaving) > 0 {
 		s.leaving = n // it came by an earlier link
@@ -142,7 +141,7 @@ func (s *sentFrames) ack(n uint32) (freed, error) {
 		}
 		k.release()
 	}
-	return f, nil
+	return nil
 }
 
 // rewind makes the frames that the peer has not taken in leave again.

@@ -53,19 +53,19 @@ func TestSentFrames(t *testing.T) {
 					want[Small].count++
 					want[Small].bytes += sizes[at]
 				}
-				f, err := s.ack(n)
-				require.NoError(t, err)
+				var f freed
+				require.NoError(t, s.ack(n, &f))
 				require.Equal(t, want, f)
 			},
 			"old ack": func(t *rapid.T) {
 				before := s.acked
-				f, err := s.ack(s.acked - rapid.Uint32Range(1, 1<<30).Draw(t, "by"))
-				require.NoError(t, err)
+				var f freed
+				require.NoError(t, s.ack(s.acked-rapid.Uint32Range(1, 1<<30).Draw(t, "by"), &f))
 				require.Zero(t, f)
 				require.Equal(t, before, s.acked)
 			},
 			"ack of what never left": func(t *rapid.T) {
-				_, err := s.ack(s.left + rapid.Uint32Range(1, 1<<20).Draw(t, "by"))
+				err := s.ack(s.left+rapid.Uint32Range(1, 1<<20).Draw(t, "by"), new(freed))
 				require.ErrorAs(t, err, new(*wire.ParseError))
 			},
 			"rewind": func(*rapid.T) { s.rewind() },
@@ -108,7 +108,8 @@ func TestIncoming(t *testing.T) {
 				return false, false, err
 			}
 		}
-		m, whole, due, err := in.frame(p, &h, payload)
+		var m Message
+		whole, due, err = in.frame(p, &h, payload, &m)
 		if m.Payload != nil {
 			m.Payload.Release()
 		}
@@ -166,11 +167,12 @@ func TestOwedWhileSaying(t *testing.T) {
 			}
 		}
 	}()
+	var m Message
 	told := uint32(0) // of the frames before that, the peer knows or is about to
 	for seq := range uint32(3_000_000) {
 		length := 1 + seq%2*(large-1)
 		p.landing = true
-		_, _, due, err := in.frame(p, &wire.Header{Kind: wire.Call, Lane: LaneID, Seq: seq, Length: length, Total: length}, nil)
+		_, due, err := in.frame(p, &wire.Header{Kind: wire.Call, Lane: LaneID, Seq: seq, Length: length, Total: length}, nil, &m)
 		require.NoError(t, err)
 		if said := in.said.Load(); due {
 			told = seq + 1
@@ -200,7 +202,7 @@ func TestLandingInterrupted(t *testing.T) {
 				b, err := in.land(old, &h)
 				require.NoError(t, err)
 				copy(b, "begin")
-				_, _, _, err = in.frame(old, &h, nil)
+				_, _, err = in.frame(old, &h, nil, nil)
 				require.NoError(t, err)
 				h.Seq, h.Total = 1, 100
 			}
@@ -215,11 +217,12 @@ func TestLandingInterrupted(t *testing.T) {
 			copy(b, "right")
 			copy(stray, "WRONG")
 			require.Equal(t, "right", string(b[:5]))
-			m, whole, _, err := in.frame(next, &h, nil)
+			var m Message
+			whole, _, err := in.frame(next, &h, nil, &m)
 			require.NoError(t, err)
 			require.Equal(t, flags == 0, whole)
 			copy(stray, "WRONG")
-			_, whole, _, err = in.frame(old, &h, nil)
+			whole, _, err = in.frame(old, &h, nil, nil)
 			require.NoError(t, err)
 			require.False(t, whole)
 			if flags != 0 {
@@ -227,7 +230,7 @@ func TestLandingInterrupted(t *testing.T) {
 				h.Flags, h.Total, h.Length = wire.Cont, h.Total*uint32(flags>>1&1)+100, total-100-100*uint32(flags>>1&1)
 				_, err = in.land(next, &h)
 				require.NoError(t, err)
-				m, whole, _, err = in.frame(next, &h, nil)
+				whole, _, err = in.frame(next, &h, nil, &m)
 				require.NoError(t, err)
 				require.True(t, whole)
 			}
@@ -253,9 +256,9 @@ func TestKeepingAllocatesNothing(t *testing.T) {
 func TestIdleLaneGivesBack(t *testing.T) {
 	o := newOutgoing()
 	for range 100 {
-		slot, err := o.reserve(context.Background(), Small, nil, 0, 10)
-		require.NoError(t, err)
-		_, err = o.send(slot, &keptHeader, 0, false)
+		var slot Slot
+		require.NoError(t, o.reserve(context.Background(), Small, nil, 0, 10, &slot))
+		_, err := o.send(&slot, &keptHeader, 0, false)
 		require.NoError(t, err)
 	}
 	require.False(t, o.stuck())
@@ -297,10 +300,11 @@ var keptHeader wire.Header
 
 // keepOne is all that is done for a frame that is sent and acknowledged.
 func keepOne(o *outgoing, payload []byte) {
-	slot, _ := o.reserve(context.Background(), Small, nil, 0, len(payload))
+	var slot Slot
+	_ = o.reserve(context.Background(), Small, nil, 0, len(payload), &slot)
 	copy(slot.Payload, payload)
 	h := &keptHeader
 	*h = wire.Header{Kind: wire.Call, Lane: LaneID}
-	_, _ = o.send(slot, h, 0, false)
+	_, _ = o.send(&slot, h, 0, false)
 	_, _ = o.acked(h.Seq + 1)
 }

@@ -356,7 +356,8 @@ func (s *Session) tellSink(err *SessionError) {
 func (s *Session) take(p *path, h *wire.Header, payload []byte) error {
 	s.sinkMu.Lock()
 	defer s.sinkMu.Unlock()
-	m, whole, due, err := s.lane.in.frame(p, h, payload)
+	var m Message
+	whole, due, err := s.lane.in.frame(p, h, payload, &m)
 	if due {
 		s.mu.Lock()
 		s.post(p, ownFrame{kind: wire.Ack})
