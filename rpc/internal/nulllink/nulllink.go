@@ -121,6 +121,7 @@ type link struct {
 	busy     bool
 	inbox    []frame
 	spare    []frame // what was the inbox
+	free     *room   // for what the other end sends
 	arrived  uint64
 	hungUp   bool  // the other end has closed; the inbox comes first
 	closed   bool  // no more deliveries but Closed
@@ -131,9 +132,10 @@ type link struct {
 }
 
 // room is the memory of a slot. It goes from hand to hand as the Ref of slots.
-type room [maxPayload]byte
-
-var rooms = sync.Pool{New: func() any { return new(room) }}
+type room struct {
+	next  *room // of the free ones
+	bytes [maxPayload]byte
+}
 
 // Pair makes two links that are connected to each other and not started.
 func Pair() (a, b transport.Link) { return newPair() }
@@ -175,11 +177,32 @@ func (k *link) Reserve(_ context.Context, _ transport.Class, n int) (transport.S
 	if n > maxPayload {
 		return transport.Slot{}, fmt.Errorf("nulllink: payload of %d bytes, at most %d", n, maxPayload)
 	}
-	m := rooms.Get().(*room)
-	return transport.Slot{Payload: m[:n:n], Ref: m}, nil
+	m := k.other.room()
+	return transport.Slot{Payload: m.bytes[:n:n], Ref: m}, nil
 }
 
-func (k *link) Discard(s transport.Slot) { rooms.Put(s.Ref) }
+func (k *link) room() *room {
+	k.mu.Lock()
+	m := k.free
+	if m != nil {
+		k.free = m.next
+	}
+	k.mu.Unlock()
+	if m == nil {
+		m = new(room)
+	}
+	return m
+}
+
+func (k *link) Discard(s transport.Slot) {
+	o := k.other
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.give(s.Ref.(*room))
+}
+
+// give takes a room back. Callers hold mu.
+func (k *link) give(m *room) { m.next, k.free = k.free, m }
 
 func (k *link) Commit(s transport.Slot, h *wire.Header) error {
 	if k.dead.Load() {
@@ -198,7 +221,7 @@ func (k *link) take(h *wire.Header, payload *room) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.closed {
-		rooms.Put(payload)
+		k.give(payload)
 		return
 	}
 	k.arrived++
@@ -219,9 +242,11 @@ func (k *link) drain() {
 		k.mu.Unlock()
 		for i := range batch {
 			k.deliver(&batch[i].h, batch[i].payload)
-			batch[i].payload = nil
 		}
 		k.mu.Lock()
+		for i := range batch {
+			k.give(batch[i].payload)
+		}
 		k.spare = batch[:0]
 	}
 	if k.hungUp && !k.closed {
@@ -239,11 +264,10 @@ func (k *link) drain() {
 }
 
 func (k *link) deliver(h *wire.Header, payload *room) {
-	defer rooms.Put(payload)
 	if k.dead.Load() {
 		return
 	}
-	if err := k.receiver.Take(h, payload[:h.Length]); err != nil {
+	if err := k.receiver.Take(h, payload.bytes[:h.Length]); err != nil {
 		k.Close(err)
 	}
 }
