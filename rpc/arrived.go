@@ -66,6 +66,9 @@ func (a *arrived) find(id uint64) *callContext {
 			return c
 		}
 	}
+	if a.count.Load() == 0 {
+		return nil
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.others[id]

@@ -53,8 +53,9 @@ type peer struct {
 	calls      arrived        // that the client may take for its own: not answered, or just now
 	settled    atomic.Int64   // calls that were among them
 
-	begun  int64         // calls that were ever among calls; of the delivering goroutine, as are the next two
-	slab   []callContext // contexts to be
+	begun  int64         // calls that were ever among calls; of the delivering goroutine, as are the next three
+	made   int           // contexts
+	slab   []callContext // of these, to be used
 	inline serverCall    // what inline handlers serve
 
 	mu      sync.Mutex
@@ -74,7 +75,7 @@ type message struct {
 func (p *peer) Message(m transport.Message) {
 	switch m.Kind {
 	case wire.Call:
-		p.begin(m)
+		p.begin(&m)
 	case wire.Cancel:
 		release(m.Payload)
 		if ctx := p.calls.find(m.Call); ctx != nil {
@@ -103,7 +104,7 @@ func (p *peer) Ended(error) {
 // it cancelled still run.
 var errTooManyCalls = errors.New("more calls under way than the server takes of one session")
 
-func (p *peer) begin(m transport.Message) {
+func (p *peer) begin(m *transport.Message) {
 	s := p.server
 	method := s.methods[m.Method]
 	switch {
@@ -120,21 +121,22 @@ func (p *peer) begin(m transport.Message) {
 	}
 }
 
-// start has a handler run for a call.
-func (p *peer) start(m transport.Message, method *method) {
-	ctx := p.newContext(m)
+// start has a handler run for a call. Of inline calls there are no books: nothing
+// else of the session arrives while one runs.
+func (p *peer) start(m *transport.Message, method *method) {
+	a := arrival{p, method, p.newContext(m), m.Payload}
+	if method.inline && p.calls.find(m.Call) == nil {
+		p.server.stats.inline.Add(1)
+		p.inline.run(a)
+		return
+	}
+	ctx := a.ctx
 	if !p.calls.add(ctx) {
 		release(m.Payload)
 		p.session.Close(fmt.Errorf("rpc: peer uses call id %#x twice", m.Call))
 		return
 	}
 	p.begun++
-	a := arrival{p, method, ctx, m.Payload}
-	if method.inline {
-		p.server.stats.inline.Add(1)
-		p.inline.run(a)
-		return
-	}
 	if !p.server.workers.submit(&p.share, a) {
 		p.settle(ctx)
 		ctx.end()
@@ -146,13 +148,14 @@ func (p *peer) start(m transport.Message, method *method) {
 	}
 }
 
-func (p *peer) newContext(m transport.Message) *callContext {
+func (p *peer) newContext(m *transport.Message) *callContext {
 	if len(p.slab) == 0 {
 		n := slabSize
-		if p.begun < slabSize {
+		if p.made < slabSize {
 			n = firstSlab
 		}
 		p.slab = make([]callContext, n)
+		p.made += n
 	}
 	c := &p.slab[0]
 	p.slab = p.slab[1:]
@@ -172,7 +175,7 @@ func (p *peer) settle(ctx *callContext) {
 }
 
 // refuse answers a call that no handler has seen.
-func (p *peer) refuse(m transport.Message, code Code, why string) {
+func (p *peer) refuse(m *transport.Message, code Code, why string) {
 	release(m.Payload)
 	p.server.stats.refused.Add(1)
 	buf := pool.Get(faultSize)

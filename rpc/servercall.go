@@ -33,7 +33,7 @@ func (a arrival) size() int {
 type serverCall struct {
 	arrival             // payload is nil once it is received
 	serving bool        // the handler has not returned yet
-	settled bool        // it is out of the peer's books
+	settled bool        // it is not in the peer's books, or not any more
 	handled int64       // when the handler had returned, as clock tells it; 0: nobody need know, or it failed
 	header  wire.Header // of the reply
 	bytes   []byte      // the response of UnaryBytes
@@ -41,7 +41,7 @@ type serverCall struct {
 
 // run serves a call, and returns when its handler had.
 func (c *serverCall) run(a arrival) int64 {
-	c.arrival, c.settled, c.handled = a, false, 0
+	c.arrival, c.settled, c.handled = a, a.method.inline, 0
 	defer c.finish()
 	switch err := c.ctx.Err(); err {
 	case nil:

@@ -80,7 +80,10 @@ func (p *path) dropStray() {
 func (p *path) Take(h *wire.Header, payload []byte) error {
 	p.heard.Store(p.heard.Load() + 1)
 	if h.Kind.InLane() || h.Kind == wire.Ack {
-		return p.final(p.ofLane(h, payload))
+		if err := p.ofLane(h, payload); err != nil {
+			return p.final(err)
+		}
+		return nil
 	}
 	return p.own(h, payload)
 }
@@ -89,7 +92,10 @@ func (p *path) Take(h *wire.Header, payload []byte) error {
 func (p *path) Frame(h *wire.Header) error {
 	p.heard.Store(p.heard.Load() + 1)
 	if h.Kind.InLane() || h.Kind == wire.Ack {
-		return p.final(p.ofLane(h, nil))
+		if err := p.ofLane(h, nil); err != nil {
+			return p.final(err)
+		}
+		return nil
 	}
 	return p.own(h, p.scratch[:h.Length])
 }
