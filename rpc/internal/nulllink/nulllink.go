@@ -118,7 +118,6 @@ type link struct {
 
 	mu       sync.Mutex
 	receiver transport.Receiver // nil before Start
-	busy     bool
 	inbox    []frame
 	spare    []frame // what was the inbox
 	free     *room   // for what the other end sends
@@ -128,6 +127,7 @@ type link struct {
 	told     bool  // Closed was called or is about to be
 	err      error // why it closed
 
+	busy atomic.Bool // written with mu held
 	dead atomic.Bool // as closed, for senders
 }
 
@@ -167,7 +167,7 @@ func (k *link) Start(r transport.Receiver) {
 	k.mu.Lock()
 	k.receiver = r
 	k.mu.Unlock()
-	go k.drain()
+	go k.pump()
 }
 
 func (k *link) Reserve(_ context.Context, _ transport.Class, n int) (transport.Slot, error) {
@@ -213,8 +213,20 @@ func (k *link) Commit(s transport.Slot, h *wire.Header) error {
 	return nil
 }
 
-// Flush delivers what was committed, unless somebody is at it.
-func (k *link) Flush() { k.other.drain() }
+// Flush delivers what was committed. Who delivers to this end does that when he is
+// through, as links do that send the answers to many frames at once.
+func (k *link) Flush() {
+	if !k.busy.Load() {
+		k.other.pump()
+	}
+}
+
+// pump delivers what waits for this end, and what was committed there meanwhile.
+func (k *link) pump() {
+	for k.drain() {
+		k = k.other
+	}
+}
 
 // take keeps a frame to be delivered to k.
 func (k *link) take(h *wire.Header, payload *room) {
@@ -228,15 +240,17 @@ func (k *link) take(h *wire.Header, payload *room) {
 	k.inbox = append(k.inbox, frame{*h, payload})
 }
 
-// drain delivers what waits, and what comes meanwhile, unless somebody is at it.
-func (k *link) drain() {
+// drain delivers what waits, and what comes meanwhile, unless somebody is at it. It
+// says whether there was anything.
+func (k *link) drain() (some bool) {
 	k.mu.Lock()
-	if k.busy || k.receiver == nil {
+	if k.busy.Load() || k.receiver == nil || len(k.inbox) == 0 && !k.hungUp && !k.closed {
 		k.mu.Unlock()
-		return
+		return false
 	}
-	k.busy = true
+	k.busy.Store(true)
 	for len(k.inbox) > 0 {
+		some = true
 		batch := k.inbox
 		k.inbox, k.spare = k.spare, nil
 		k.mu.Unlock()
@@ -256,11 +270,14 @@ func (k *link) drain() {
 	if over {
 		k.told = true
 	}
-	k.busy = over // for good: nothing follows Closed
+	if !over { // else for good: nothing follows Closed
+		k.busy.Store(false)
+	}
 	k.mu.Unlock()
 	if over {
 		go k.tell() // never from within Close, whoever delivers
 	}
+	return some
 }
 
 func (k *link) deliver(h *wire.Header, payload *room) {
@@ -283,7 +300,7 @@ func (k *link) hangUp() {
 	k.mu.Lock()
 	k.hungUp = true
 	k.mu.Unlock()
-	k.drain()
+	k.pump()
 }
 
 func (k *link) Close(err error) {
@@ -299,7 +316,7 @@ func (k *link) Close(err error) {
 		close(k.done)
 		return
 	}
-	k.drain()
+	k.pump()
 }
 
 // shut ends deliveries; only the first reason counts. Callers hold mu.
