@@ -124,16 +124,16 @@ func (p *peer) begin(m *transport.Message) {
 // start has a handler run for a call. Of inline calls there are no books: nothing
 // else of the session arrives while one runs.
 func (p *peer) start(m *transport.Message, method *method) {
-	a := arrival{p, method, p.newContext(m), m.Payload}
-	if method.inline && p.calls.find(m.Call) == nil {
-		p.server.stats.inline.Add(1)
-		p.inline.run(a)
-		return
-	}
-	ctx := a.ctx
-	if !p.calls.add(ctx) {
+	ctx := p.newContext(m)
+	if method.inline && p.calls.find(m.Call) != nil || !method.inline && !p.calls.add(ctx) {
 		release(m.Payload)
 		p.session.Close(fmt.Errorf("rpc: peer uses call id %#x twice", m.Call))
+		return
+	}
+	a := arrival{p, method, ctx, m.Payload}
+	if method.inline {
+		p.server.stats.inline.Add(1)
+		p.inline.run(a)
 		return
 	}
 	p.begun++

@@ -16,6 +16,7 @@ import (
 	"github.com/verbena-rpc/verbena/codec"
 	"github.com/verbena-rpc/verbena/pool"
 	"github.com/verbena-rpc/verbena/pool/pooltest"
+	"github.com/verbena-rpc/verbena/transport"
 	"github.com/verbena-rpc/verbena/transport/wire"
 )
 
@@ -201,6 +202,26 @@ func TestBadCallers(t *testing.T) {
 			require.ErrorContains(t, r.remote.Err(), "peer")
 		})
 	}
+	t.Run("id used by an inline call", func(t *testing.T) {
+		pooltest.Check(t)
+		inline := &Method{Name: "/test.Echo/Inline", Codec: codec.Raw}
+		s := NewServer(nil, Inline(inline.Name))
+		defer s.Close()
+		require.NoError(t, s.Register(echoDesc(echoMethod, inline), func(ctx context.Context, req *[]byte) (*[]byte, error) {
+			<-ctx.Done()
+			return req, nil
+		}))
+		client, remote := fakePair(4096)
+		remote.start(s.join(remote, remote, fakeLimits))
+		client.start(sinkFunc(func(m transport.Message) { release(m.Payload) }))
+		again := call
+		again.Method = wire.MethodID(inline.Name)
+		for _, h := range []wire.Header{call, again} {
+			require.NoError(t, client.Send(t.Context(), h, []byte("x")))
+		}
+		<-remote.Done()
+		require.ErrorContains(t, remote.Err(), "twice")
+	})
 	t.Run("stream", func(t *testing.T) {
 		pooltest.Check(t)
 		r := join(t, echo)

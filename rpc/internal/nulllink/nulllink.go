@@ -6,7 +6,7 @@
 // where that wants it. While another goroutine delivers in that direction, the
 // frame waits for it. This is legal because a Receiver does not wait, and an end is
 // delivered to by one goroutine at a time; what a receiver sends meanwhile
-// goes in the other direction. There is always room.
+// leaves when it has taken in all that waits. There is always room.
 package nulllink
 
 import (
