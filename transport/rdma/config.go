@@ -6,6 +6,7 @@ import (
 
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/credit"
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
+	"github.com/verbena-rpc/verbena/transport/rdma/internal/wrid"
 	"github.com/verbena-rpc/verbena/transport/wire"
 )
 
@@ -37,6 +38,8 @@ const (
 	DefaultSQDepth = 256
 	DefaultRQDepth = 128
 	DefaultWarm    = 2
+
+	DefaultSharedSlots = 2048
 
 	// A block of a common size in one frame, with its header and what codecs add:
 	// with slots of 4 KiB, blocks of 4 KiB were two chunks, and 256 callers
@@ -86,6 +89,16 @@ type Config struct {
 	// multiples of 64; 0: 8448, 4352 on rxe: a block of 8 or 4 KiB and what
 	// goes with it. A frame's payload is at most 72 bytes less. A link pins (SQDepth+RQDepth)*SlotSize bytes.
 	SlotSize int
+
+	// Dedicated is how many QPs of a device have receive slots of their own; those
+	// made beyond it share SharedSlots of each poller. 0: all; -1: none. A QP
+	// that shares pins no receive slot, but its peer may find none free, which
+	// delays frames by milliseconds, and ends the link if it lasts.
+	Dedicated int
+
+	// SharedSlots is the number of receive slots that QPs of a poller share, 8 to
+	// 16384; 0: 2048. Half as many as there are links was enough on rxe.
+	SharedSlots int
 
 	// Poll is how completions are awaited, and Spin for how long an Adaptive
 	// poller looks for them before it sleeps; 0: 50 µs, 0.5 ms on rxe. Longer answers
@@ -147,6 +160,8 @@ func (c *Config) Validate() error {
 		{"SlotSize", c.SlotSize, wire.MinSlot, wire.MaxSlot, "bytes"},
 		{"Pollers", c.Pollers, 1, 64, "pollers"},
 		{"Warm", c.Warm, -1, 1024, "QPs"},
+		{"Dedicated", c.Dedicated, -1, wrid.MaxEndpoints, "QPs"},
+		{"SharedSlots", c.SharedSlots, credit.MinDepth, 1 << 14, "slots"},
 	} {
 		if f.value != 0 && (f.value < f.min || f.value > f.max) {
 			return &ConfigError{f.name, f.value, fmt.Sprintf("0 or %d to %d %s", f.min, f.max, f.unit)}
@@ -176,6 +191,14 @@ func (c *Config) Validate() error {
 // deeper, but no more than what was asked for is ever posted.
 func (c *Config) depth() int { return c.SQDepth + c.RQDepth }
 
+// ringSlots is how many slots of its own an endpoint has.
+func (c *Config) ringSlots(shares bool) int {
+	if shares {
+		return c.SQDepth
+	}
+	return c.depth()
+}
+
 // mtuCode is the code of an MTU in bytes, 0 if there is none.
 func mtuCode(bytes int) verbs.MTU {
 	for m := verbs.MTU256; m <= verbs.MTU4096; m++ {
@@ -197,6 +220,7 @@ func (c Config) withDefaults(dev *verbs.DeviceAttr) Config {
 	c.SlotSize = or(c.SlotSize, slot)
 	c.Spin = or(c.Spin, spin)
 	c.Pollers = or(c.Pollers, 1)
+	c.SharedSlots = or(c.SharedSlots, DefaultSharedSlots)
 	c.Warm = max(0, or(c.Warm, DefaultWarm))
 	return c
 }

@@ -43,6 +43,7 @@ type device struct {
 	endpoints  map[*endpoint]struct{}          // created and not yet destroyed
 	gone       sync.Cond                       // an endpoint left endpoints
 	quarantine []*rings
+	dedicated  int // endpoints with receives of their own
 	closed     bool
 }
 
@@ -194,6 +195,9 @@ func (d *device) admit(ep *endpoint) error {
 		return &FullError{Device: d.name, QPs: len(d.endpoints), Depth: best.cq.Depth(), Need: d.cfg.depth()}
 	}
 	ep.poller, ep.index = best, best.places[last].index
+	if ep.shares = d.sharing() && d.dedicated >= d.cfg.Dedicated; !ep.shares {
+		d.dedicated++
+	}
 	ep.generation.Store(best.places[last].generation)
 	best.places = best.places[:last]
 	return nil
@@ -204,6 +208,9 @@ func (d *device) dismiss(ep *endpoint) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	ep.poller.places = append(ep.poller.places, place{ep.index, ep.generation.Load() + 1})
+	if !ep.shares {
+		d.dedicated--
+	}
 }
 
 func (d *device) add(ep *endpoint) {
@@ -305,9 +312,17 @@ func (d *device) event(e verbs.AsyncEvent) {
 		if l := ep.link.Load(); l != nil {
 			l.fail(why, false)
 		}
-	case verbs.EventCQErr, verbs.EventDeviceFatal:
-		// A CQ that overran has lost completions: nothing on it can go on.
+	case verbs.EventCQErr, verbs.EventSRQErr, verbs.EventDeviceFatal:
+		// A CQ that overran has lost completions: nothing on it can go on. Nor
+		// can those who receive from a queue that gives nothing any more.
 		d.fail(why)
+	case verbs.EventQPLastWQEReached:
+		if ep := d.byNumber(e.QPNum); ep != nil {
+			select {
+			case ep.tookLast <- struct{}{}:
+			default:
+			}
+		}
 	case verbs.EventPortErr:
 		d.gids.forget()
 		for _, l := range d.links(e.Port) {

@@ -35,6 +35,7 @@ type endpoint struct {
 	qp      verbs.QP
 	machine *qpstate.Machine
 	lives   int
+	shares  bool // its receives are the poller's
 
 	spoiled    atomic.Pointer[EventError] // the device said that the QP failed: no life follows this one
 	generation atomic.Uint32              // of the work requests posted
@@ -45,6 +46,8 @@ type endpoint struct {
 	touched int           // poller: completions in the present batch
 	sealed  bool          // poller: nothing is posted any more
 	drained chan struct{} // closed by the poller once sealed and all is completed
+
+	tookLast chan struct{} // of one: the QP in ERR took its last shared receive
 }
 
 // rings is the memory of an endpoint: send slots, then receive slots.
@@ -67,7 +70,7 @@ func (r *rings) free() error {
 // nothing is left (case 63).
 func (d *device) newEndpoint(port uint8) (_ *endpoint, err error) {
 	began := time.Now()
-	ep := &endpoint{dev: d, port: port}
+	ep := &endpoint{dev: d, port: port, tookLast: make(chan struct{}, 1)}
 	if err := d.admit(ep); err != nil {
 		return nil, err
 	}
@@ -80,14 +83,17 @@ func (d *device) newEndpoint(port uint8) (_ *endpoint, err error) {
 		}
 	}()
 
-	if ep.rings, err = d.newRings(); err != nil {
+	if ep.rings, err = d.newRings(d.cfg.ringSlots(ep.shares) * d.cfg.SlotSize); err != nil {
 		return nil, err
 	}
 	undo = append(undo, func() { ep.rings.free() })
 	if err := ep.createQP(); err != nil {
 		return nil, err
 	}
-	undo = append(undo, func() { ep.qp.Destroy() })
+	undo = append(undo, func() {
+		ep.delist()
+		ep.qp.Destroy()
+	})
 	ep.machine = qpstate.New(ep.qp, qpstate.Options{Device: d.ctx, Strict: d.cfg.Strict})
 	if err := ep.begin(); err != nil {
 		return nil, err
@@ -97,34 +103,22 @@ func (d *device) newEndpoint(port uint8) (_ *endpoint, err error) {
 	return ep, nil
 }
 
-// newRings maps and registers the rings of one endpoint. The registration
-// carries no remote rights: the peer reaches a slot by a SEND alone.
-func (d *device) newRings() (*rings, error) {
-	size := d.cfg.depth() * d.cfg.SlotSize
-	arena, err := pool.NewArena(size)
-	if err != nil {
-		return nil, &SetupError{d.name, "map the rings of a QP", err}
-	}
-	mr, err := d.pd.RegisterMR(arena.Bytes(), verbs.AccessLocalWrite)
-	if err != nil {
-		arena.Close()
-		return nil, &SetupError{d.name, fmt.Sprintf("register %d KiB for the rings of a QP", size>>10), err}
-	}
-	return &rings{arena: arena, mr: mr}, nil
-}
-
 func (ep *endpoint) createQP() (err error) {
 	d := ep.dev
-	for _, inline := range inlineSizes {
-		ep.qp, err = d.pd.CreateQP(verbs.QPInit{
-			Type:   verbs.RC,
-			SendCQ: ep.poller.cq,
-			RecvCQ: ep.poller.cq,
-			Caps: verbs.QPCaps{
-				MaxSendWR: d.cfg.SQDepth, MaxRecvWR: d.cfg.RQDepth,
-				MaxSendSGE: 1, MaxRecvSGE: 1, MaxInlineData: inline,
-			},
-		})
+	init := verbs.QPInit{
+		Type:   verbs.RC,
+		SendCQ: ep.poller.cq,
+		RecvCQ: ep.poller.cq,
+		Caps: verbs.QPCaps{
+			MaxSendWR: d.cfg.SQDepth, MaxRecvWR: d.cfg.RQDepth,
+			MaxSendSGE: 1, MaxRecvSGE: 1,
+		},
+	}
+	if ep.shares {
+		init.SRQ = ep.poller.shared.srq
+	}
+	for _, init.Caps.MaxInlineData = range inlineSizes {
+		ep.qp, err = d.pd.CreateQP(init)
 		if err == nil {
 			return nil
 		}
@@ -140,16 +134,21 @@ func (ep *endpoint) begin() error {
 	generation := uint16(ep.generation.Load() % wrid.Generations)
 	ep.link.Store(nil)
 	ep.send = newSendRing(mem[:split], base, key, cfg, ep.qp.Caps().MaxInlineData)
-	ep.recv.init(mem[split:], base+uint64(split), key, cfg, wrid.Make(wrid.Recv, generation, ep.index, 0))
+	ep.recv = recvRing{}
 	ep.drained = make(chan struct{})
 	ep.lives++
 	if err := ep.machine.ToInit(qpstate.Local{Port: ep.port}); err != nil {
 		return err
 	}
-	n, err := ep.qp.PostRecv(ep.recv.all)
-	ep.recv.outstanding = n
-	if err != nil {
-		return &SetupError{ep.dev.name, fmt.Sprintf("post receive %d of %d", n+1, len(ep.recv.all)), err}
+	if ep.shares {
+		ep.enlist()
+	} else {
+		r := &ep.recv
+		r.init(mem[split:], base+uint64(split), key, cfg.RQDepth, cfg.SlotSize, wrid.Make(wrid.Recv, generation, ep.index, 0))
+		r.again = append(r.again, r.all...)
+		if _, err := r.post(ep.qp); err != nil {
+			return &SetupError{ep.dev.name, fmt.Sprintf("post receive %d of %d", r.outstanding+1, len(r.all)), err}
+		}
 	}
 	ep.poller.table[ep.index].Store(ep)
 	return nil
@@ -200,6 +199,9 @@ func (ep *endpoint) drain(ctx context.Context) bool {
 	})
 	select {
 	case <-ep.drained:
+		if ep.shares {
+			ep.lastReceive(ctx)
+		}
 		return true
 	case <-ctx.Done():
 		return false
@@ -239,6 +241,7 @@ func (ep *endpoint) restart() error {
 // detach makes the poller forget the endpoint.
 func (ep *endpoint) detach() {
 	ep.poller.table[ep.index].Store(nil)
+	ep.delist()
 	ep.poller.sync()
 }
 

@@ -57,8 +57,10 @@ func nullLink(b *testing.B) (*link, *nullCQ, *nullQP) {
 	ep := &endpoint{dev: d, poller: p, qp: qp}
 	split := cfg.SQDepth * cfg.SlotSize
 	ep.send = newSendRing(arena.Bytes()[:split], 0, 1, &cfg, 256)
-	ep.recv.init(arena.Bytes()[split:], 0, 1, &cfg, wrid.Make(wrid.Recv, 0, 0, 0))
-	ep.recv.outstanding = cfg.RQDepth
+	ep.recv.init(arena.Bytes()[split:], 0, 1, cfg.RQDepth, cfg.SlotSize, wrid.Make(wrid.Recv, 0, 0, 0))
+	ep.recv.again = append(ep.recv.again, ep.recv.all...)
+	_, err = ep.recv.post(qp)
+	require.NoError(b, err)
 	l := newLink(ep, 1, &wire.QP{Depth: uint32(cfg.RQDepth)}, &wire.QP{Depth: 1024, Slot: uint32(cfg.SlotSize)})
 	l.window = credit.NewWindow(1<<31 - 1)
 	ep.link.Store(l)

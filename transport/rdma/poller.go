@@ -26,6 +26,8 @@ type poller struct {
 	table []atomic.Pointer[endpoint] // written by who makes or destroys an endpoint
 	done  chan struct{}              // closed when the goroutine ends
 
+	shared *sharedRecvs // nil where each endpoint has its own
+
 	turn    sync.Mutex
 	helpers atomic.Int32  // callers who poll: the goroutine leaves it to them
 	vacant  chan struct{} // one token: the goroutine is wanted
@@ -73,8 +75,18 @@ func startPoller(d *device) (*poller, error) {
 		ch.Destroy()
 		return nil, &SetupError{d.name, fmt.Sprintf("create a CQ of %d entries", depth), err}
 	}
-	p := &poller{dev: d, cq: cq, ch: ch, done: make(chan struct{}), vacant: make(chan struct{}, 1), resting: time.NewTimer(restTime)}
-	places := min(cq.Depth()/d.cfg.depth(), wrid.MaxEndpoints)
+	var shared *sharedRecvs
+	room := cq.Depth()
+	if d.sharing() {
+		if shared, err = d.newSharedRecvs(); err != nil {
+			cq.Destroy()
+			ch.Destroy()
+			return nil, err
+		}
+		room -= d.cfg.SharedSlots
+	}
+	p := &poller{dev: d, cq: cq, ch: ch, shared: shared, done: make(chan struct{}), vacant: make(chan struct{}, 1), resting: time.NewTimer(restTime)}
+	places := min(room/d.cfg.depth(), wrid.MaxEndpoints)
 	p.table = make([]atomic.Pointer[endpoint], places)
 	for i := range places {
 		p.places = append(p.places, place{index: uint16(i)})
@@ -116,6 +128,11 @@ func (p *poller) stop() error {
 	p.turn.Lock()
 	defer p.turn.Unlock()
 	p.runWork() // what came too late for the goroutine
+	if p.shared != nil {
+		if err := p.shared.close(); err != nil {
+			return err
+		}
+	}
 	if err := p.cq.Destroy(); err != nil {
 		return err
 	}
@@ -161,7 +178,7 @@ func (p *poller) round() (stopped, worked bool) {
 	if p.hasWork.Load() {
 		p.runWork()
 	}
-	stopped, worked = p.stopped, p.poll()
+	stopped, worked = p.stopped, p.poll() > 0
 	p.turn.Unlock() // not deferred, which costs as much as an empty poll
 	return stopped, worked
 }
@@ -177,18 +194,21 @@ func (p *poller) runWork() {
 	}
 }
 
-// poll takes one batch, if there is one. turn is held.
-func (p *poller) poll() bool {
+// poll takes one batch, if there is one, and returns how many. turn is held.
+func (p *poller) poll() int {
 	n, err := p.cq.Poll(p.wcs[:])
 	if err != nil {
 		p.broken()
-		return false
+		return 0
 	}
 	if n == 0 {
-		return false
+		return 0
 	}
 	for i := range p.wcs[:n] {
 		p.dispatch(&p.wcs[i])
+	}
+	if p.shared != nil {
+		p.shared.repost()
 	}
 	for _, ep := range p.batch {
 		n := ep.touched
@@ -196,13 +216,25 @@ func (p *poller) poll() bool {
 		ep.endBatch(n)
 	}
 	p.batch = p.batch[:0]
-	return true
+	return n
+}
+
+// touch counts a completion of an endpoint, and has it end its batch.
+func (p *poller) touch(ep *endpoint) {
+	if ep.touched == 0 {
+		p.batch = append(p.batch, ep)
+	}
+	ep.touched++
 }
 
 // dispatch finds the endpoint of a completion. Of an endpoint that is gone, or
 // of an earlier life, it is counted and dropped (case 9).
 func (p *poller) dispatch(wc *verbs.WC) {
 	id := wrid.ID(wc.ID)
+	if id.Kind() == wrid.Shared && p.shared != nil {
+		p.shared.came(wc)
+		return
+	}
 	var ep *endpoint
 	if int(id.Endpoint()) < len(p.table) {
 		ep = p.table[id.Endpoint()].Load()
@@ -211,10 +243,7 @@ func (p *poller) dispatch(wc *verbs.WC) {
 		p.dev.fabric.stale.Add(1)
 		return
 	}
-	if ep.touched == 0 {
-		p.batch = append(p.batch, ep)
-	}
-	ep.touched++
+	p.touch(ep)
 	var slot uint32
 	var known bool
 	switch id.Kind() {
@@ -229,7 +258,7 @@ func (p *poller) dispatch(wc *verbs.WC) {
 	case wc.Status != verbs.WCSuccess:
 		ep.failed(wc)
 	case id.Kind() == wrid.Recv:
-		ep.received(slot, int(wc.ByteLen))
+		ep.received(arrival{slot, ep.recv.frame(slot, int(wc.ByteLen))})
 	}
 }
 

@@ -12,8 +12,9 @@ import (
 // maxRecvSlots bounds Config.RQDepth: the slot's share of a receive's position.
 const maxRecvSlots = 1 << 16
 
-// recvRing is the receive queue of an endpoint. It is the poller's, except
-// while no receive is posted.
+// recvRing is a receive queue, of an endpoint or of a poller. It is the
+// poller's, except while no receive is posted. Of an endpoint that shares,
+// early, used and ungranted alone are in use.
 type recvRing struct {
 	mem         []byte
 	slotSize    int
@@ -22,17 +23,17 @@ type recvRing struct {
 	outstanding int            // how many are posted
 	again       []verbs.RecvWR // to be posted at the end of the batch
 	early       []arrival      // came before Start
-	ungranted   int            // of again: slots used by frames that were not the peer's
+	used        int            // shared receives that frames of this batch used
+	ungranted   int            // of again, or of used: by frames that were not the peer's
 }
 
-// arrival is a frame in its receive slot.
+// arrival is a frame, and its receive slot if that is the endpoint's own.
 type arrival struct {
-	slot uint32
-	size int
+	slot  uint32
+	frame []byte
 }
 
-func (r *recvRing) init(mem []byte, addr uint64, key uint32, cfg *Config, first wrid.ID) {
-	n, size := cfg.RQDepth, cfg.SlotSize
+func (r *recvRing) init(mem []byte, addr uint64, key uint32, n, size int, first wrid.ID) {
 	*r = recvRing{
 		mem: mem, slotSize: size,
 		all: make([]verbs.RecvWR, n), posted: make([]bool, n),
@@ -40,8 +41,31 @@ func (r *recvRing) init(mem []byte, addr uint64, key uint32, cfg *Config, first 
 	}
 	for i := range r.all {
 		r.all[i] = verbs.RecvWR{ID: uint64(first.At(uint32(i))), Addr: addr + uint64(i*size), Length: uint32(size), LKey: key}
-		r.posted[i] = true
 	}
+}
+
+// recvQueue is where receives are posted: a QP or an SRQ.
+type recvQueue interface {
+	PostRecv([]verbs.RecvWR) (int, error)
+}
+
+// post posts again, in one crossing, and returns how many were taken.
+func (r *recvRing) post(to recvQueue) (n int, err error) {
+	if len(r.again) == 0 {
+		return 0, nil
+	}
+	n, err = to.PostRecv(r.again)
+	for i := range n {
+		r.posted[wrid.ID(r.again[i].ID).Position()%maxRecvSlots] = true
+	}
+	r.outstanding += n
+	r.again = r.again[:0]
+	return n, err
+}
+
+// frame is what arrived in a slot.
+func (r *recvRing) frame(slot uint32, size int) []byte {
+	return r.mem[int(slot)*r.slotSize:][:min(size, r.slotSize)]
 }
 
 // complete counts a receive that completed, well or not, and returns its slot;
@@ -66,17 +90,20 @@ func (r *recvRing) reuse(slot uint32) {
 	r.again = append(r.again, *wr)
 }
 
-// received takes in the frame that arrived in a slot.
-func (ep *endpoint) received(slot uint32, size int) {
+// received takes in a frame that arrived.
+func (ep *endpoint) received(a arrival) {
 	l := ep.link.Load()
 	if l == nil || l.dead() != nil {
 		return
 	}
 	if l.receiver == nil {
-		ep.recv.early = append(ep.recv.early, arrival{slot, size})
+		if ep.shares {
+			a = a.keep()
+		}
+		ep.recv.early = append(ep.recv.early, a)
 		return
 	}
-	l.deliver(arrival{slot, size})
+	l.deliver(a)
 }
 
 // deliver checks a frame, hands it over and frees its receive slot. With the
@@ -88,11 +115,15 @@ func (l *link) deliver(a arrival) {
 	}
 	l.came++
 	r := &l.ep.recv
-	if err := l.accept(r.mem[int(a.slot)*r.slotSize:][:min(a.size, r.slotSize)]); err != nil {
+	if err := l.accept(a.frame); err != nil {
 		l.fail(err, true)
 		return
 	}
-	r.reuse(a.slot)
+	if l.ep.shares {
+		r.used++
+	} else {
+		r.reuse(a.slot)
+	}
 }
 
 // accept checks a frame, everything before anything is believed, and hands it
@@ -159,21 +190,19 @@ func (ep *endpoint) endBatch(n int) {
 }
 
 // repost posts the slots taken in this batch, in one crossing, and grants
-// them. After the first error of the QP nothing is posted (case 7).
+// them. Those that are shared the poller has posted already, in one crossing for
+// all. After the first error of the QP nothing is posted (case 7).
 func (l *link) repost() {
 	r := &l.ep.recv
-	if len(r.again) == 0 || l.dead() != nil {
+	if len(r.again)+r.used == 0 || l.dead() != nil {
 		return
 	}
-	n, err := l.ep.qp.PostRecv(r.again)
-	for i := range n {
-		r.posted[wrid.ID(r.again[i].ID).Position()%maxRecvSlots] = true
-	}
-	r.outstanding += n
+	n, err := r.post(l.ep.qp)
+	n += r.used
 	l.stats.recvPosts.Add(1)
 	l.stats.recvsPosted.Add(uint64(n))
 	l.grants.Posted(n - r.ungranted)
-	r.again, r.ungranted = r.again[:0], 0
+	r.used, r.ungranted = 0, 0
 	if err != nil {
 		l.fail(err, false)
 	}

@@ -105,9 +105,13 @@ func (d *device) addTo(s *Stats) {
 	defer d.mu.Unlock()
 	s.QPs += len(d.endpoints)
 	s.Quarantined += len(d.quarantine)
-	rings := int64(d.cfg.depth() * d.cfg.SlotSize)
-	s.QuarantinedBytes += int64(len(d.quarantine)) * rings
-	s.PinnedBytes += int64(len(d.endpoints)+len(d.quarantine)) * rings
+	for _, r := range d.quarantine {
+		s.QuarantinedBytes += int64(r.mr.Len())
+	}
+	s.PinnedBytes += s.QuarantinedBytes
+	for ep := range d.endpoints {
+		s.PinnedBytes += int64(ep.rings.mr.Len())
+	}
 	for _, w := range d.warm {
 		ws := w.Stats()
 		s.Pooled += ws.Ready
@@ -118,6 +122,9 @@ func (d *device) addTo(s *Stats) {
 		}
 	}
 	for _, p := range d.pollers {
+		if p.shared != nil {
+			s.PinnedBytes += int64(p.shared.rings.mr.Len())
+		}
 		s.Naps += p.naps.Load()
 		s.Ticks += p.ticks.Load()
 	}

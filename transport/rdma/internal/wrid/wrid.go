@@ -8,8 +8,9 @@ type Kind uint8
 
 // Kinds of work requests. 0 is none, so that a wr_id of zeros names nothing.
 const (
-	Send Kind = iota + 1
-	Recv
+	Send   Kind = iota + 1
+	Recv        // of an endpoint's own queue
+	Shared      // of the queue of a poller: generation and endpoint say nothing
 )
 
 // Limits of the fields.

@@ -1,0 +1,187 @@
+package rdma
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rpc/verbena/transport"
+	"github.com/verbena-rpc/verbena/transport/linktest"
+	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
+	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs/simverbs"
+)
+
+// sharing is small with few receives for all.
+var sharing = Config{SQDepth: 16, RQDepth: 8, SlotSize: 512, Warm: -1, Dedicated: -1, SharedSlots: 32, Poll: EventsOnly}
+
+func TestSharedConformance(t *testing.T) {
+	for name, ends := range map[string]func(t *testing.T) [2]end{
+		"sim":  func(t *testing.T) [2]end { _, ends := simEnds(t, simverbs.Config{}); return ends },
+		"spec": func(t *testing.T) [2]end { _, ends := simEnds(t, simverbs.Config{Model: simverbs.Spec}); return ends },
+		"rxe":  func(t *testing.T) [2]end { return realEnds(t) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			linktest.Run(t, func(t *testing.T) (a, b transport.Link) {
+				e := ends(t)
+				cfg := Config{Dedicated: -1, SharedSlots: 256}
+				fabrics := [2]*Fabric{e[0].fabric(t, cfg), e[1].fabric(t, cfg)}
+				links, err := join(context.Background(), fabrics, e)
+				require.NoError(t, err)
+				require.True(t, links[0].(*link).ep.shares)
+				return links[0], links[1]
+			})
+		})
+	}
+}
+
+// duo is a link with both its receivers.
+type duo struct {
+	links [2]transport.Link
+	sinks [2]*sink
+	sent  int
+}
+
+func newDuo(t *testing.T, fabrics [2]*Fabric, ends [2]end) *duo {
+	t.Helper()
+	links, err := join(context.Background(), fabrics, ends)
+	require.NoError(t, err)
+	d := &duo{links: links, sinks: [2]*sink{newSink(), newSink()}}
+	for i, l := range links {
+		l.Start(d.sinks[i])
+	}
+	return d
+}
+
+// talk requires that frames pass both ways, each once.
+func (d *duo) talk(t *testing.T) {
+	t.Helper()
+	for range 20 {
+		for _, l := range d.links {
+			require.NoError(t, send(l, d.sent, 8))
+		}
+		d.sent++
+	}
+	for _, s := range d.sinks {
+		s.await(t, d.sent)
+		for i, b := range s.got {
+			require.NoError(t, checkFill(b, i))
+		}
+	}
+}
+
+func (d *duo) close() {
+	for _, l := range d.links {
+		l.Close(nil)
+	}
+	for _, l := range d.links {
+		<-l.Done()
+	}
+}
+
+// complete requires that each slot of the pools is posted.
+func complete(t *testing.T, fabrics [2]*Fabric) {
+	t.Helper()
+	for _, f := range fabrics {
+		for _, d := range f.devices {
+			for _, p := range d.pollers {
+				p.turn.Lock()
+				n, own := p.shared.outstanding, len(p.shared.owners)
+				p.turn.Unlock()
+				require.Equal(t, d.cfg.SharedSlots, n, "slots posted")
+				require.LessOrEqual(t, own, len(d.endpoints))
+			}
+		}
+	}
+}
+
+// Many links, half of which end while frames come: the others go on, each slot
+// is posted again, and the QPs carry new links.
+func TestSharedByMany(t *testing.T) {
+	for _, model := range []simverbs.Model{simverbs.RXE, simverbs.Spec} {
+		for seed := range uint64(20) {
+			t.Run(fmt.Sprintf("%d/%d", model, seed+1), func(t *testing.T) {
+				checkLeaks(t)
+				synctest.Test(t, func(t *testing.T) {
+					_, ends := simEnds(t, simverbs.Config{Model: model, LowestQPN: seed%2 == 0, Latency: 5 * time.Microsecond,
+						Faults: simverbs.Faults{Seed: seed + 1, Delay: 20 * time.Microsecond}})
+					r := rand.New(rand.NewPCG(seed+1, 1))
+					fabrics := [2]*Fabric{ends[0].fabric(t, sharing), ends[1].fabric(t, sharing)}
+					var all []*duo
+					add := func() { all = append(all, newDuo(t, fabrics, ends)) }
+					for range 3 {
+						add()
+					}
+					for range 20 {
+						for _, d := range all {
+							d.talk(t)
+						}
+						i := r.IntN(len(all))
+						d := all[i]
+						for n := range r.IntN(6) {
+							require.NoError(t, send(d.links[0], d.sent+n, 8))
+						}
+						time.Sleep(time.Duration(r.IntN(30)) * time.Microsecond)
+						d.links[r.IntN(2)].Close(nil)
+						d.close()
+						all = slices.Delete(all, i, i+1)
+						add()
+					}
+					for _, d := range all {
+						d.talk(t)
+						d.close()
+					}
+					for _, f := range fabrics {
+						require.Zero(t, f.Stats().LostDrains)
+						require.Zero(t, f.Stats().RNR)
+					}
+					complete(t, fabrics)
+					for _, f := range fabrics {
+						require.NoError(t, f.Close())
+					}
+				})
+			})
+		}
+	}
+}
+
+// A shared queue in error ends the device's links, and the device is opened anew.
+func TestSharedQueueFails(t *testing.T) {
+	checkLeaks(t)
+	sim, ends := simEnds(t, simverbs.Config{})
+	fabrics, links := pair(t, ends, sharing)
+	s := newSink()
+	links[0].Start(s)
+	sim.FailSRQs("a", "sim0")
+	var event *EventError
+	require.ErrorAs(t, ended(t, links[0], s), &event)
+	require.Equal(t, verbs.EventSRQErr, event.Event.Type)
+	links[1].Close(nil)
+	made, err := join(context.Background(), fabrics, ends)
+	require.NoError(t, err)
+	exchange(t, made)
+}
+
+// Endpoints beyond Dedicated share, and pin no receive slot.
+func TestDedicatedFirst(t *testing.T) {
+	checkLeaks(t)
+	_, ends := simEnds(t, simverbs.Config{})
+	cfg := sharing
+	cfg.Dedicated = 1
+	fabrics := [2]*Fabric{ends[0].fabric(t, cfg), ends[1].fabric(t, cfg)}
+	first, second := newDuo(t, fabrics, ends), newDuo(t, fabrics, ends)
+	require.False(t, first.links[0].(*link).ep.shares)
+	require.True(t, second.links[0].(*link).ep.shares)
+	first.talk(t)
+	second.talk(t)
+	page := func(n int) int64 { return int64(n+4095) / 4096 * 4096 }
+	require.Equal(t, page(24*512)+page(16*512)+page(32*512), fabrics[0].Stats().PinnedBytes)
+	first.close()
+	second.close()
+	complete(t, fabrics)
+}
