@@ -54,6 +54,7 @@ var faultKinds = []struct {
 	{"qp-fatal", 6, qpFatal},
 	{"qp-event", 2, qpEvent},
 	{"cq-error", 2, cqError},
+	{"srq-error", 2, srqError},
 	{"port-flap", 4, portFlap},
 	{"port-event", 2, portEvent},
 	{"gid-change", 3, gidChange},
@@ -230,7 +231,8 @@ func qpFatal(d *draft) {
 // qpEvent is an event about a QP that may not exist, twice.
 func qpEvent(d *draft) {
 	e := verbs.AsyncEvent{
-		Type:  pick(d.r, verbs.EventQPFatal, verbs.EventQPReqErr, verbs.EventQPAccessErr, verbs.EventCommEst),
+		Type: pick(d.r, verbs.EventQPFatal, verbs.EventQPReqErr, verbs.EventQPAccessErr, verbs.EventCommEst,
+			verbs.EventQPLastWQEReached),
 		QPNum: 0x11 + uint32(d.r.IntN(8)),
 	}
 	d.say("%v on %s, twice", e, d.m.name)
@@ -243,6 +245,12 @@ func qpEvent(d *draft) {
 func cqError(d *draft) {
 	d.say("%s", d.m.name)
 	d.f.begin = func(c *chaos) { c.w.rdma.FailCQs(d.m.name, device) }
+}
+
+// srqError is of a machine whose links share receives; elsewhere it is nothing.
+func srqError(d *draft) {
+	d.say("%s", d.m.name)
+	d.f.begin = func(c *chaos) { c.w.rdma.FailSRQs(d.m.name, device) }
 }
 
 func portFlap(d *draft) {

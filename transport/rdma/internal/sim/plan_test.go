@@ -21,7 +21,8 @@ type plan struct {
 	span             time.Duration
 	tcp              simnet.Config
 	rdma             simverbs.Config
-	maxHandlers      int // 0: the default
+	overcommitted    bool // receives are shared, and too few for all
+	maxHandlers      int  // 0: the default
 }
 
 // machine is a host and how the process on it is configured.
@@ -41,6 +42,7 @@ const (
 	streamFaults
 	streamHooks
 	streamCallers
+	streamShared = 1 << 32 // above those of all callers
 )
 
 func newRand(seed, stream uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, stream)) }
@@ -88,10 +90,25 @@ func newPlan(seed uint64) *plan {
 		port := simverbs.Port{Addrs: []netip.Addr{m.addr}, MTU: m.mtu}
 		p.rdma.Hosts = append(p.rdma.Hosts, simverbs.Host{Name: m.name, Devices: []simverbs.Device{{Ports: []simverbs.Port{port}}}})
 	}
+	p.share(newRand(seed, streamShared))
 	p.maxHandlers = pick(r, 0, 0, 0, 4)
 	p.callers = newCallers(p, r)
 	p.faults = newFaults(p, newRand(seed, streamFaults))
 	return p
+}
+
+// share has the links of some machines share their receives: few, so that
+// frames find none, or enough.
+func (p *plan) share(r *rand.Rand) {
+	for _, machines := range [][]machine{p.clients, p.servers} {
+		for i := range machines {
+			if chance(r, 0.5) {
+				c := &machines[i].rdma
+				c.Dedicated, c.SharedSlots = pick(r, -1, -1, 1), pick(r, 8, 16, 512)
+				p.overcommitted = p.overcommitted || c.SharedSlots < 512
+			}
+		}
+	}
 }
 
 const shortestResume = 2 * time.Second
