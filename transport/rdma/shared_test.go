@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -184,4 +186,114 @@ func TestDedicatedFirst(t *testing.T) {
 	first.close()
 	second.close()
 	complete(t, fabrics)
+}
+
+// A frame of another epoch used a shared receive: no credit is granted for it,
+// and the slot is posted again.
+func TestSharedStaleFrame(t *testing.T) {
+	checkLeaks(t)
+	_, ends := simEnds(t, simverbs.Config{})
+	fabrics, links := pair(t, ends, sharing)
+	s := newSink()
+	links[0].Start(s)
+	links[1].epoch++
+	require.NoError(t, send(links[1], 1, 8))
+	within(t, "the frame of another epoch", func() {
+		for links[0].Info().Stats.Stale == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		links[0].ep.poller.sync()
+	})
+	require.Zero(t, s.count())
+	require.EqualValues(t, sharing.RQDepth, links[0].grants.Stamp())
+	complete(t, fabrics)
+}
+
+// Frames that nobody takes yet hold no slot: others reuse them all meanwhile.
+func TestSharedBeforeStart(t *testing.T) {
+	checkLeaks(t)
+	_, ends := simEnds(t, simverbs.Config{})
+	cfg := sharing
+	cfg.SharedSlots = 16
+	fabrics := [2]*Fabric{ends[0].fabric(t, cfg), ends[1].fabric(t, cfg)}
+	waiting, err := join(context.Background(), fabrics, ends)
+	require.NoError(t, err)
+	for i := range 4 {
+		require.NoError(t, send(waiting[1], i, 8))
+	}
+	busy := newDuo(t, fabrics, ends)
+	busy.sent = 100 // frames that cannot be taken for those
+	for range 100 {
+		require.NoError(t, send(busy.links[1], busy.sent, 8))
+		busy.sent++
+	}
+	busy.sinks[0].await(t, 100)
+	complete(t, fabrics)
+	s := newSink()
+	waiting[0].Start(s)
+	s.await(t, 4)
+	for i, b := range s.got {
+		require.NoError(t, checkFill(b, i))
+	}
+}
+
+// The flush of an earlier life comes late: the link that has the QP now goes on.
+func TestSharedLateFlush(t *testing.T) {
+	checkLeaks(t)
+	sim, ends := simEnds(t, simverbs.Config{})
+	fabrics := [2]*Fabric{ends[0].fabric(t, sharing), ends[1].fabric(t, sharing)}
+	d := newDuo(t, fabrics, ends)
+	ep := d.links[0].(*link).ep
+	p := ep.poller
+	p.turn.Lock()
+	id := p.shared.all[sharing.SharedSlots-1].ID
+	p.turn.Unlock()
+	stale := fabrics[0].Stats().Stale
+	sim.Inject(p.cq, verbs.WC{ID: id, Status: verbs.WCWRFlushErr, QPNum: ep.qp.Num()})
+	sim.Inject(p.cq, verbs.WC{ID: id, Status: verbs.WCWRFlushErr, QPNum: ep.qp.Num()})
+	within(t, "the second of them", func() {
+		for fabrics[0].Stats().Stale == stale {
+			p.ch.Wake()
+			time.Sleep(time.Millisecond)
+		}
+	})
+	d.talk(t)
+}
+
+// A receive completes when its QP is gone: its slot is posted again.
+func TestSharedAfterDestroy(t *testing.T) {
+	for _, reuse := range []bool{true, false} {
+		t.Run(fmt.Sprintf("reuse=%v", reuse), func(t *testing.T) {
+			checkLeaks(t)
+			synctest.Test(t, func(t *testing.T) {
+				var late atomic.Bool
+				_, ends := simEnds(t, simverbs.Config{Faults: simverbs.Faults{
+					OnCompletion: func(c simverbs.Completion, _ *rand.Rand) (fate simverbs.Fate) {
+						if c.Host == "a" && !c.Send && late.Load() {
+							fate.Delay = time.Second
+						}
+						return fate
+					},
+				}})
+				fabrics := [2]*Fabric{ends[0].fabric(t, sharing), ends[1].fabric(t, sharing)}
+				d := newDuo(t, fabrics, ends)
+				d.talk(t)
+				late.Store(true)
+				require.NoError(t, send(d.links[1], 1, 8))
+				time.Sleep(time.Millisecond)
+				late.Store(false)
+				d.links[0].(*link).fail(net.ErrClosed, reuse)
+				d.close()
+				require.Zero(t, fabrics[0].Stats().LostDrains)
+				next := newDuo(t, fabrics, ends)
+				time.Sleep(2 * time.Second)
+				next.talk(t)
+				next.close()
+				complete(t, fabrics)
+				for _, f := range fabrics {
+					require.NoError(t, f.Close())
+				}
+			})
+		})
+	}
 }
