@@ -19,7 +19,11 @@ type QP struct {
 	MTU          uint8 // code 1..5
 	MaxRdAtomic  uint8
 	TrafficClass uint8
+	Shared       bool // the receives are shared with other QPs: a frame may find none
 }
+
+// qpShared is the flag of QP.Shared.
+const qpShared = 0x01
 
 // Append adds the encoding, QPSize bytes, to b.
 func (q *QP) Append(b []byte) []byte {
@@ -33,7 +37,11 @@ func (q *QP) Append(b []byte) []byte {
 	b = le.AppendUint32(b, q.FlowLabel)
 	b = le.AppendUint16(b, q.LID)
 	b = append(b, q.GIDType, q.MTU, q.MaxRdAtomic, q.TrafficClass)
-	return append(b, make([]byte, 14)...)
+	var flags byte
+	if q.Shared {
+		flags = qpShared
+	}
+	return append(append(b, flags), make([]byte, 13)...)
 }
 
 // Parse reads a QP exchange message and checks every field's range.
@@ -55,8 +63,12 @@ func (q *QP) Parse(b []byte) error {
 		MTU:          b[47],
 		MaxRdAtomic:  b[48],
 		TrafficClass: b[49],
+		Shared:       b[50]&qpShared != 0,
 	}
-	for _, r := range b[50:] {
+	if flags := b[50]; flags&^qpShared != 0 {
+		return &ParseError{Field: "QP flags", Got: uint64(flags), Want: "no bit but 0x01"}
+	}
+	for _, r := range b[51:] {
 		if r != 0 {
 			return &ParseError{Field: "QP reserved byte", Got: uint64(r), Want: "0"}
 		}

@@ -26,6 +26,11 @@ func TestQPGolden(t *testing.T) {
 	var got wire.QP
 	require.NoError(t, got.Parse(want))
 	require.Equal(t, q, got)
+
+	want[50], q.Shared = 1, true
+	require.Equal(t, want, q.Append(nil))
+	require.NoError(t, got.Parse(want))
+	require.Equal(t, q, got)
 }
 
 func TestQPRoundTrip(t *testing.T) {
@@ -42,6 +47,7 @@ func TestQPRoundTrip(t *testing.T) {
 			MTU:          rapid.Uint8Range(1, 5).Draw(t, "mtu"),
 			MaxRdAtomic:  rapid.Uint8().Draw(t, "max_rd_atomic"),
 			TrafficClass: rapid.Uint8().Draw(t, "traffic class"),
+			Shared:       rapid.Bool().Draw(t, "shared"),
 		}
 		copy(q.GID[:], rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(t, "gid"))
 		b := q.Append([]byte("before"))
@@ -79,7 +85,12 @@ func TestQPRefusesWhatIsOutOfRange(t *testing.T) {
 		refused(t, new(wire.QP).Parse(good[:n]), "QP exchange")
 	}
 	refused(t, new(wire.QP).Parse(append(bytes.Clone(good), 0)), "QP exchange")
-	for at := 50; at < wire.QPSize; at++ {
+	for bit := 1; bit < 8; bit++ {
+		bad := bytes.Clone(good)
+		bad[50] |= 1 << bit
+		refused(t, new(wire.QP).Parse(bad), "QP flags")
+	}
+	for at := 51; at < wire.QPSize; at++ {
 		bad := bytes.Clone(good)
 		bad[at] = 1
 		refused(t, new(wire.QP).Parse(bad), "QP reserved byte")
@@ -88,6 +99,8 @@ func TestQPRefusesWhatIsOutOfRange(t *testing.T) {
 
 func FuzzQP(f *testing.F) {
 	q := qp()
+	f.Add(q.Append(nil))
+	q.Shared = true
 	f.Add(q.Append(nil))
 	f.Add(make([]byte, wire.QPSize))
 	f.Fuzz(func(t *testing.T, b []byte) {

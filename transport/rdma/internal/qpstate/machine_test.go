@@ -72,6 +72,7 @@ func TestStepDefaults(t *testing.T) {
 	require.EqualValues(t, 6, rts.RetryCnt)
 	require.EqualValues(t, 6, rts.RNRRetry)
 
+	require.EqualValues(t, 7, m.rtsStep(Timing{RNRRetry: ForeverRNR}).attr.RNRRetry)
 	rts = m.rtsStep(Timing{RNRRetry: NoRetry, RetryCnt: 3}).attr
 	require.EqualValues(t, 0, rts.RNRRetry)
 	require.EqualValues(t, 3, rts.RetryCnt)

@@ -28,6 +28,9 @@ const (
 
 	// NoRetry as a retry count stands for 0, which stands for the default.
 	NoRetry = 0xff
+
+	// ForeverRNR is for a peer that may have no receive for a while and is well.
+	ForeverRNR = 7
 )
 
 // Local is what INIT takes: how this side of the QP is bound.
@@ -61,7 +64,7 @@ type Timing struct {
 	MaxRdAtomic uint8  // own READs and atomics outstanding; at most the peer's MaxDestRdAtom; 0: none may be posted
 	Timeout     uint8  // 4.096 µs * 2^Timeout; 0: DefaultTimeout
 	RetryCnt    uint8  // 1 to 6 or NoRetry; 0: DefaultRetryCnt
-	RNRRetry    uint8  // 1 to 6 or NoRetry; 0: DefaultRNRRetry
+	RNRRetry    uint8  // 1 to 6, NoRetry or ForeverRNR; 0: DefaultRNRRetry
 }
 
 // ToInit takes the QP from RESET to INIT, where it takes receives.
