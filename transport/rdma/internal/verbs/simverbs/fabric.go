@@ -207,7 +207,7 @@ type Stats struct {
 	// Abandoned counts QPs that were RESET or destroyed before each of their
 	// work requests had completed and each completion had been polled.
 	// Completions that faults dropped do not count, nor does what a dead
-	// device or host never completes.
+	// device or host never completes, nor receives of an SRQ: they are its own.
 	Abandoned uint64
 }
 

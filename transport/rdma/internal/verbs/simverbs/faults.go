@@ -201,7 +201,7 @@ func (f *Fabric) completeFaulty(q *queuePair, cq *compQueue, e cqEntry) {
 		copies = 2
 	}
 	for i := range copies {
-		if e.unpolled = nil; i == 0 {
+		if e.unpolled = nil; i == 0 && (e.send || q.srq == nil) {
 			e.unpolled = q.produced()
 		}
 		switch {
