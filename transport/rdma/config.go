@@ -41,6 +41,11 @@ const (
 
 	DefaultSharedSlots = 2048
 
+	// Of a QP that shares. Twelve frames under way keep a path of 10 µs busy with
+	// slots of 8 KiB; the sends are those, answers to as many, and frames of the link.
+	sharedSends  = 32
+	sharedWindow = 16
+
 	// A block of a common size in one frame, with its header and what codecs add:
 	// with slots of 4 KiB, blocks of 4 KiB were two chunks, and 256 callers
 	// made a quarter of the calls.
@@ -90,14 +95,15 @@ type Config struct {
 	// goes with it. A frame's payload is at most 72 bytes less. A link pins (SQDepth+RQDepth)*SlotSize bytes.
 	SlotSize int
 
-	// Dedicated is how many QPs of a device have receive slots of their own; those
-	// made beyond it share SharedSlots of each poller. 0: all; -1: none. A QP
-	// that shares pins no receive slot, but its peer may find none free, which
-	// delays frames by milliseconds, and ends the link if it lasts.
+	// Dedicated is how many QPs of a device have receive slots of their own, up to
+	// 65536; 0: all; -1: none. Those made beyond it share the receive slots of
+	// their poller, and have 32 send slots and a window of 16 frames, if SQDepth and
+	// RQDepth are not less: a tenth of the memory, and of the room in a CQ. Their peers
+	// may find no slot free, which delays a frame by a millisecond or more.
 	Dedicated int
 
-	// SharedSlots is the number of receive slots that QPs of a poller share, 8 to
-	// 16384; 0: 2048. Half as many as there are links was enough on rxe.
+	// SharedSlots is how many receive slots QPs of a poller share at most, 8 to
+	// 16384; 0: 2048. There are 256 for each 512 of them.
 	SharedSlots int
 
 	// Poll is how completions are awaited, and Spin for how long an Adaptive
@@ -131,8 +137,8 @@ type Config struct {
 	// always there.
 	PayloadSum bool
 
-	// Strict makes a QP fail at the first RNR instead of retrying, and checks
-	// each transition before the device does. For tests.
+	// Strict makes a QP fail at the first RNR instead of retrying, if its peer does
+	// not share receives, and checks each transition before the device does. For tests.
 	Strict bool
 }
 
@@ -186,17 +192,23 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// depth is the number of work requests that a QP has outstanding at most, and
-// so the completions that a CQ must have room for. Rounding may make its queues
-// deeper, but no more than what was asked for is ever posted.
-func (c *Config) depth() int { return c.SQDepth + c.RQDepth }
-
-// ringSlots is how many slots of its own an endpoint has.
-func (c *Config) ringSlots(shares bool) int {
+// queues are how many sends and receives a QP has outstanding at most. Rounding
+// may make its queues deeper, but no more than what was asked for is ever posted.
+func (c *Config) queues(shares bool) (sends, window int) {
 	if shares {
-		return c.SQDepth
+		return min(c.SQDepth, sharedSends), min(c.RQDepth, sharedWindow)
 	}
-	return c.depth()
+	return c.SQDepth, c.RQDepth
+}
+
+// slots is how many slots of its own an endpoint has, and so the completions
+// that a CQ must have room for: those of shared receives count once for all.
+func (c *Config) slots(shares bool) int {
+	sends, window := c.queues(shares)
+	if shares {
+		return sends
+	}
+	return sends + window
 }
 
 // mtuCode is the code of an MTU in bytes, 0 if there is none.

@@ -175,9 +175,9 @@ func (d *device) recycle(ep *endpoint) {
 	w.Put(ep)
 }
 
-// admit gives an endpoint a place in the table of the poller with most of them,
-// and a generation that nothing at that place had. There are as many places as
-// have room in the CQ for all completions at once (case 38).
+// admit gives an endpoint a place in the table of the poller with most room in
+// its CQ, if there is enough for all completions at once (case 38), and a
+// generation that nothing at that place had.
 func (d *device) admit(ep *endpoint) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -186,20 +186,22 @@ func (d *device) admit(ep *endpoint) error {
 	}
 	best := d.pollers[0]
 	for _, p := range d.pollers[1:] {
-		if len(p.places) > len(best.places) {
+		if p.room > best.room {
 			best = p
 		}
 	}
-	last := len(best.places) - 1
-	if last < 0 {
-		return &FullError{Device: d.name, QPs: len(d.endpoints), Depth: best.cq.Depth(), Need: d.cfg.depth()}
+	ep.shares = d.sharing() && d.dedicated >= d.cfg.Dedicated
+	need, last := d.cfg.slots(ep.shares), len(best.places)-1
+	if last < 0 || best.room < need {
+		return &FullError{Device: d.name, QPs: len(d.endpoints), Depth: best.cq.Depth(), Need: need}
 	}
 	ep.poller, ep.index = best, best.places[last].index
-	if ep.shares = d.sharing() && d.dedicated >= d.cfg.Dedicated; !ep.shares {
-		d.dedicated++
-	}
 	ep.generation.Store(best.places[last].generation)
 	best.places = best.places[:last]
+	best.room -= need
+	if !ep.shares {
+		d.dedicated++
+	}
 	return nil
 }
 
@@ -208,6 +210,7 @@ func (d *device) dismiss(ep *endpoint) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	ep.poller.places = append(ep.poller.places, place{ep.index, ep.generation.Load() + 1})
+	ep.poller.room += d.cfg.slots(ep.shares)
 	if !ep.shares {
 		d.dedicated--
 	}

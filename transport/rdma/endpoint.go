@@ -50,7 +50,8 @@ type endpoint struct {
 	tookLast chan struct{} // of one: the QP in ERR took its last shared receive
 }
 
-// rings is the memory of an endpoint: send slots, then receive slots.
+// rings is the memory of an endpoint: send slots, then receive slots. Or it is
+// a chunk of shared receive slots.
 type rings struct {
 	arena *pool.Arena
 	mr    verbs.MR
@@ -83,7 +84,7 @@ func (d *device) newEndpoint(port uint8) (_ *endpoint, err error) {
 		}
 	}()
 
-	if ep.rings, err = d.newRings(d.cfg.ringSlots(ep.shares) * d.cfg.SlotSize); err != nil {
+	if ep.rings, err = d.newRings(d.cfg.slots(ep.shares) * d.cfg.SlotSize); err != nil {
 		return nil, err
 	}
 	undo = append(undo, func() { ep.rings.free() })
@@ -105,12 +106,13 @@ func (d *device) newEndpoint(port uint8) (_ *endpoint, err error) {
 
 func (ep *endpoint) createQP() (err error) {
 	d := ep.dev
+	sends, window := d.cfg.queues(ep.shares)
 	init := verbs.QPInit{
 		Type:   verbs.RC,
 		SendCQ: ep.poller.cq,
 		RecvCQ: ep.poller.cq,
 		Caps: verbs.QPCaps{
-			MaxSendWR: d.cfg.SQDepth, MaxRecvWR: d.cfg.RQDepth,
+			MaxSendWR: sends, MaxRecvWR: window,
 			MaxSendSGE: 1, MaxRecvSGE: 1,
 		},
 	}
@@ -123,14 +125,15 @@ func (ep *endpoint) createQP() (err error) {
 			return nil
 		}
 	}
-	return &SetupError{d.name, fmt.Sprintf("create a QP of %d sends and %d receives", d.cfg.SQDepth, d.cfg.RQDepth), err}
+	return &SetupError{d.name, fmt.Sprintf("create a QP of %d sends and %d receives", sends, init.Caps.MaxRecvWR), err}
 }
 
 // begin starts a life: empty rings, INIT, receives posted, known to the poller.
 func (ep *endpoint) begin() error {
 	cfg, base := &ep.dev.cfg, ep.rings.mr.Addr()
 	mem, key := ep.rings.arena.Bytes(), ep.rings.mr.LKey()
-	split := cfg.SQDepth * cfg.SlotSize
+	sends, window := cfg.queues(ep.shares)
+	split := sends * cfg.SlotSize
 	generation := uint16(ep.generation.Load() % wrid.Generations)
 	ep.link.Store(nil)
 	ep.send = newSendRing(mem[:split], base, key, cfg, ep.qp.Caps().MaxInlineData)
@@ -141,17 +144,32 @@ func (ep *endpoint) begin() error {
 		return err
 	}
 	if ep.shares {
-		ep.enlist()
+		if err := ep.enlist(); err != nil {
+			return err
+		}
 	} else {
-		r := &ep.recv
-		r.init(mem[split:], base+uint64(split), key, cfg.RQDepth, cfg.SlotSize, wrid.Make(wrid.Recv, generation, ep.index, 0))
-		r.again = append(r.again, r.all...)
-		if _, err := r.post(ep.qp); err != nil {
-			return &SetupError{ep.dev.name, fmt.Sprintf("post receive %d of %d", r.outstanding+1, len(r.all)), err}
+		ep.recv.add(mem[split:], base+uint64(split), key, window, cfg.SlotSize, wrid.Make(wrid.Recv, generation, ep.index, 0))
+		if n, err := ep.recv.post(ep.qp); err != nil {
+			return &SetupError{ep.dev.name, fmt.Sprintf("post receive %d of %d", n+1, window), err}
 		}
 	}
 	ep.poller.table[ep.index].Store(ep)
 	return nil
+}
+
+// newRings maps and registers memory for rings. The registration carries no
+// remote rights: the peer reaches a slot by a SEND alone.
+func (d *device) newRings(size int) (*rings, error) {
+	arena, err := pool.NewArena(size)
+	if err != nil {
+		return nil, &SetupError{d.name, "map rings", err}
+	}
+	mr, err := d.pd.RegisterMR(arena.Bytes(), verbs.AccessLocalWrite)
+	if err != nil {
+		arena.Close()
+		return nil, &SetupError{d.name, fmt.Sprintf("register %d KiB for rings", size>>10), err}
+	}
+	return &rings{arena: arena, mr: mr}, nil
 }
 
 // release ends a life, and gives the endpoint back to its pool or destroys it.
@@ -199,7 +217,7 @@ func (ep *endpoint) drain(ctx context.Context) bool {
 	})
 	select {
 	case <-ep.drained:
-		if ep.shares {
+		if ep.shares && ep.link.Load() != nil { // else it has taken none
 			ep.lastReceive(ctx)
 		}
 		return true

@@ -30,6 +30,7 @@ type half struct {
 
 func newHalf(ep *endpoint, from candidate) *half {
 	cfg := &ep.dev.cfg
+	_, window := cfg.queues(ep.shares)
 	mtu := from.attr.ActiveMTU
 	if cfg.MTU != 0 {
 		mtu = min(mtu, mtuCode(cfg.MTU))
@@ -40,10 +41,11 @@ func newHalf(ep *endpoint, from candidate) *half {
 		LID:         from.attr.LID,
 		QPN:         ep.qp.Num(),
 		PSN:         randomPSN(),
-		Depth:       uint32(cfg.RQDepth),
+		Depth:       uint32(window),
 		Slot:        uint32(cfg.SlotSize),
 		MTU:         uint8(mtu),
 		MaxRdAtomic: uint8(min(maxRdAtomic, ep.dev.attr.MaxQPRdAtomic)),
+		Shared:      ep.shares,
 	}}
 }
 
@@ -181,7 +183,10 @@ func (h *half) timing(peer *wire.QP) qpstate.Timing {
 	if p := h.ep.send.probe.path; p != nil {
 		t.Timeout, t.RetryCnt = p.next()
 	}
-	if h.ep.dev.cfg.Strict {
+	switch {
+	case peer.Shared: // it has receives again, or is found to be gone by other means
+		t.RNRRetry = qpstate.ForeverRNR
+	case h.ep.dev.cfg.Strict:
 		t.RNRRetry = qpstate.NoRetry
 	}
 	return t

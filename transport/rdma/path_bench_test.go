@@ -51,14 +51,13 @@ func nullLink(b *testing.B) (*link, *nullCQ, *nullQP) {
 	cfg := Config{}.withDefaults(&verbs.DeviceAttr{})
 	d := &device{cfg: cfg}
 	p := &poller{dev: d, cq: cq, table: make([]atomic.Pointer[endpoint], 1)}
-	arena, err := pool.NewArena(cfg.depth() * cfg.SlotSize)
+	arena, err := pool.NewArena(cfg.slots(false) * cfg.SlotSize)
 	require.NoError(b, err)
 	b.Cleanup(func() { require.NoError(b, arena.Close()) })
 	ep := &endpoint{dev: d, poller: p, qp: qp}
 	split := cfg.SQDepth * cfg.SlotSize
 	ep.send = newSendRing(arena.Bytes()[:split], 0, 1, &cfg, 256)
-	ep.recv.init(arena.Bytes()[split:], 0, 1, cfg.RQDepth, cfg.SlotSize, wrid.Make(wrid.Recv, 0, 0, 0))
-	ep.recv.again = append(ep.recv.again, ep.recv.all...)
+	ep.recv.add(arena.Bytes()[split:], 0, 1, cfg.RQDepth, cfg.SlotSize, wrid.Make(wrid.Recv, 0, 0, 0))
 	_, err = ep.recv.post(qp)
 	require.NoError(b, err)
 	l := newLink(ep, 1, &wire.QP{Depth: uint32(cfg.RQDepth)}, &wire.QP{Depth: 1024, Slot: uint32(cfg.SlotSize)})
@@ -91,7 +90,7 @@ func benchFrames(b *testing.B, batch int, late bool) {
 	r := &l.ep.recv
 	call := wire.Header{Kind: wire.Call, Flags: wire.End, Epoch: 1, Length: 64, Total: 64, Lane: transport.LaneID}
 	for slot := range r.all {
-		call.Put(r.mem[slot*r.slotSize:])
+		call.Put(r.mem[slot])
 	}
 	p := &nullPeer{link: l, late: late}
 	l.receiver = p

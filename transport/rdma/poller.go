@@ -46,6 +46,7 @@ type poller struct {
 	asleep atomic.Bool  // for longer than safetyTick: who posts a send wakes it
 
 	places []place // dev.mu: free ones of table
+	room   int     // dev.mu: entries of the CQ that no endpoint needs
 
 	naps, ticks atomic.Uint64 // sleeps, and those that the safety tick ended
 }
@@ -58,7 +59,7 @@ type place struct {
 }
 
 // cqDepth is the number of entries a CQ is asked for: 85 links of default
-// depth. More links need more pollers.
+// depth, or 960 that share. More links need more pollers.
 const cqDepth = 1<<15 - 1
 
 func startPoller(d *device) (*poller, error) {
@@ -75,18 +76,16 @@ func startPoller(d *device) (*poller, error) {
 		ch.Destroy()
 		return nil, &SetupError{d.name, fmt.Sprintf("create a CQ of %d entries", depth), err}
 	}
-	var shared *sharedRecvs
-	room := cq.Depth()
+	p := &poller{dev: d, cq: cq, ch: ch, room: cq.Depth(), done: make(chan struct{}), vacant: make(chan struct{}, 1), resting: time.NewTimer(restTime)}
 	if d.sharing() {
-		if shared, err = d.newSharedRecvs(); err != nil {
+		if p.shared, err = d.newSharedRecvs(cq, &p.turn); err != nil {
 			cq.Destroy()
 			ch.Destroy()
 			return nil, err
 		}
-		room -= d.cfg.SharedSlots
+		p.room -= p.shared.limit
 	}
-	p := &poller{dev: d, cq: cq, ch: ch, shared: shared, done: make(chan struct{}), vacant: make(chan struct{}, 1), resting: time.NewTimer(restTime)}
-	places := min(room/d.cfg.depth(), wrid.MaxEndpoints)
+	places := min(p.room/d.cfg.slots(d.sharing()), wrid.MaxEndpoints)
 	p.table = make([]atomic.Pointer[endpoint], places)
 	for i := range places {
 		p.places = append(p.places, place{index: uint16(i)})

@@ -16,8 +16,7 @@ const maxRecvSlots = 1 << 16
 // poller's, except while no receive is posted. Of an endpoint that shares,
 // early, used and ungranted alone are in use.
 type recvRing struct {
-	mem         []byte
-	slotSize    int
+	mem         [][]byte       // by slot
 	all         []verbs.RecvWR // by slot: how it is posted, now or next
 	posted      []bool         // by slot
 	outstanding int            // how many are posted
@@ -33,14 +32,15 @@ type arrival struct {
 	frame []byte
 }
 
-func (r *recvRing) init(mem []byte, addr uint64, key uint32, n, size int, first wrid.ID) {
-	*r = recvRing{
-		mem: mem, slotSize: size,
-		all: make([]verbs.RecvWR, n), posted: make([]bool, n),
-		again: make([]verbs.RecvWR, 0, n),
-	}
-	for i := range r.all {
-		r.all[i] = verbs.RecvWR{ID: uint64(first.At(uint32(i))), Addr: addr + uint64(i*size), Length: uint32(size), LKey: key}
+// add adds the n slots in mem, to be posted. Their wr_ids are those of first with the slot for position.
+func (r *recvRing) add(mem []byte, addr uint64, key uint32, n, size int, first wrid.ID) {
+	for i := range n {
+		slot := uint32(len(r.all))
+		wr := verbs.RecvWR{ID: uint64(first.At(slot)), Addr: addr + uint64(i*size), Length: uint32(size), LKey: key}
+		r.all = append(r.all, wr)
+		r.again = append(r.again, wr)
+		r.mem = append(r.mem, mem[i*size:][:size:size])
+		r.posted = append(r.posted, false)
 	}
 }
 
@@ -65,7 +65,8 @@ func (r *recvRing) post(to recvQueue) (n int, err error) {
 
 // frame is what arrived in a slot.
 func (r *recvRing) frame(slot uint32, size int) []byte {
-	return r.mem[int(slot)*r.slotSize:][:min(size, r.slotSize)]
+	mem := r.mem[slot]
+	return mem[:min(size, len(mem))]
 }
 
 // complete counts a receive that completed, well or not, and returns its slot;

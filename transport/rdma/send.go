@@ -80,7 +80,7 @@ type sendSlot struct {
 }
 
 func newSendRing(mem []byte, addr uint64, key uint32, cfg *Config, inline int) *sendRing {
-	n := cfg.SQDepth
+	n := len(mem) / cfg.SlotSize
 	size := 1 << bits.Len(uint(n-1))
 	r := &sendRing{
 		mem: mem, addr: addr, slotSize: cfg.SlotSize, inline: uint32(inline),

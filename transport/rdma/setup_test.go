@@ -26,20 +26,25 @@ import (
 // errno. The attempt ends with an error that unwraps to it, nothing is left,
 // and the next attempt works.
 func TestSetupFailures(t *testing.T) {
-	calls := []string{
-		"ibv_get_device_list", "ibv_open_device", "ibv_query_device", "ibv_query_port", "ibv_query_gid_table",
-		"ibv_alloc_pd", "ibv_create_comp_channel", "ibv_create_cq", "ibv_reg_mr",
-		"ibv_modify_qp INIT", "ibv_post_recv", "ibv_modify_qp RTR", "ibv_modify_qp RTS",
+	calls := []struct {
+		cfg  Config
+		name string
+		nth  int // that fails
+	}{
+		{small, "ibv_get_device_list", 1}, {small, "ibv_open_device", 1}, {small, "ibv_query_device", 1},
+		{small, "ibv_query_port", 1}, {small, "ibv_query_gid_table", 1},
+		{small, "ibv_alloc_pd", 1}, {small, "ibv_create_comp_channel", 1}, {small, "ibv_create_cq", 1}, {small, "ibv_reg_mr", 1},
+		{small, "ibv_modify_qp INIT", 1}, {small, "ibv_post_recv", 1}, {small, "ibv_modify_qp RTR", 1}, {small, "ibv_modify_qp RTS", 1},
+		{sharing, "ibv_create_srq", 1}, {sharing, "ibv_reg_mr", 2}, {sharing, "ibv_post_srq_recv", 1},
 	}
 	for _, host := range []string{"a", "b"} {
 		for _, call := range calls {
 			for _, errno := range []syscall.Errno{syscall.EINVAL, syscall.ENOMEM, syscall.EIO, syscall.ETIMEDOUT} {
-				t.Run(fmt.Sprintf("%s/%s/%v", host, call, errno), func(t *testing.T) {
+				t.Run(fmt.Sprintf("%s/%s/%v", host, call.name, errno), func(t *testing.T) {
 					checkLeaks(t)
 					sim, ends := simEnds(t, simverbs.Config{})
-					cfg := small
-					fabrics := [2]*Fabric{ends[0].fabric(t, cfg), ends[1].fabric(t, cfg)}
-					sim.FailCall(host, call, 1, errno)
+					fabrics := [2]*Fabric{ends[0].fabric(t, call.cfg), ends[1].fabric(t, call.cfg)}
+					sim.FailCall(host, call.name, call.nth, errno)
 					_, err := join(context.Background(), fabrics, ends)
 					require.ErrorIs(t, err, errno)
 					links, err := join(context.Background(), fabrics, ends)
@@ -185,32 +190,50 @@ func TestBadOffers(t *testing.T) {
 
 // Case 38: QPs beyond the room of the CQ are refused, until others are gone.
 func TestAdmission(t *testing.T) {
-	checkLeaks(t)
-	_, ends := simEnds(t, simverbs.Config{Hosts: []simverbs.Host{
-		{Name: "a", Devices: []simverbs.Device{{Attr: verbs.DeviceAttr{MaxCQE: 63}}}}, {Name: "b"},
-	}})
-	f := ends[0].fabric(t, small) // 24 completions per QP
-	var halves []transport.Half
-	for range 2 {
-		h, err := f.Prepare(context.Background(), ends[0].addr)
-		require.NoError(t, err)
-		halves = append(halves, h)
+	eight := func(dedicated int) Config {
+		cfg := sharing
+		cfg.Dedicated, cfg.SharedSlots = dedicated, 8
+		return cfg
 	}
-	_, err := f.Prepare(context.Background(), ends[0].addr)
-	var full *FullError
-	require.ErrorAs(t, err, &full)
-	require.Equal(t, FullError{Device: "sim0", QPs: 2, Depth: 63, Need: 24}, *full)
-	halves[0].Abort()
-	within(t, "room", func() {
-		for {
-			h, err := f.Prepare(context.Background(), ends[0].addr)
-			if err == nil {
-				h.Abort()
-				return
+	for name, tc := range map[string]struct {
+		cfg       Config
+		qps, need int
+	}{
+		"dedicated": {small, 2, 24},
+		"shared":    {eight(-1), 3, 16}, // beside 8 receives
+		"mixed":     {eight(1), 2, 16},  // 8, 24, 16
+	} {
+		t.Run(name, func(t *testing.T) {
+			checkLeaks(t)
+			_, ends := simEnds(t, simverbs.Config{Hosts: []simverbs.Host{
+				{Name: "a", Devices: []simverbs.Device{{Attr: verbs.DeviceAttr{MaxCQE: 63}}}}, {Name: "b"},
+			}})
+			f := ends[0].fabric(t, tc.cfg)
+			var halves []transport.Half
+			for range tc.qps {
+				h, err := f.Prepare(context.Background(), ends[0].addr)
+				require.NoError(t, err)
+				halves = append(halves, h)
 			}
-		}
-	})
-	halves[1].Abort()
+			_, err := f.Prepare(context.Background(), ends[0].addr)
+			var full *FullError
+			require.ErrorAs(t, err, &full)
+			require.Equal(t, FullError{Device: "sim0", QPs: tc.qps, Depth: 63, Need: tc.need}, *full)
+			halves[0].Abort()
+			within(t, "room", func() {
+				for {
+					h, err := f.Prepare(context.Background(), ends[0].addr)
+					if err == nil {
+						h.Abort()
+						return
+					}
+				}
+			})
+			for _, h := range halves[1:] {
+				h.Abort()
+			}
+		})
+	}
 }
 
 // A drained QP is used again, for 64 links, each with a PSN of its own (case 2,

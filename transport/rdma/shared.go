@@ -4,48 +4,58 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"time"
 
-	"github.com/verbena-rpc/verbena/pool"
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/wrid"
 )
 
-// lastReceiveTime is how long a QP in ERR is given to flush the shared receive
-// that it had taken for half a message, where no event tells. On rxe it took
-// less each time, under emulation; RESET at once lost it 2 times in 100.
-const lastReceiveTime = 20 * time.Millisecond
+const (
+	// chunkSlots is how many shared receives are registered at a time, one
+	// chunk for each chunkSharers endpoints. Half as many receives as endpoints
+	// take a frame from every second of them at once; beyond that a frame waits
+	// for RNR (measured on rxe: docs/adr/0012-shared-receive-queues.md).
+	chunkSlots   = 256
+	chunkSharers = 512
 
-// sharedRecvs is the receive queue that endpoints of a poller share. It is of
-// who holds the poller's turn, from when it is made, before the first endpoint,
-// to close, after the last.
+	// lastReceiveTime is how long a QP in ERR is given to flush the shared receive
+	// that it had taken for half a message, where no event tells. On rxe it took
+	// less each time, under emulation; RESET at once lost it 2 times in 100.
+	lastReceiveTime = 20 * time.Millisecond
+)
+
+// sharedRecvs is the receive queue that endpoints of a poller share. Fields
+// without a note are of who holds the poller's turn.
 //
 // A slot is the queue's: posted, or taken in by the present batch. What the
-// device lost is neither, and never posted again.
+// device lost is neither, and never posted again. Memory is added, and stays
+// until the queue is closed, after the last of the endpoints.
 type sharedRecvs struct {
 	recvRing
 	dev    *device
+	turn   *sync.Mutex // the poller's
 	srq    verbs.SRQ
-	rings  *rings
 	owners map[uint32]*endpoint // by QP number
+
+	growing sync.Mutex // guards what follows; taken before turn
+	chunks  []*rings
+	slots   int          // in chunks
+	limit   int          // on slots
+	pinned  atomic.Int64 // bytes of chunks; any goroutine may read it
 }
 
-// newSharedRecvs makes the queue with all receives posted.
-func (d *device) newSharedRecvs() (_ *sharedRecvs, err error) {
-	n, size := d.cfg.SharedSlots, d.cfg.SlotSize
-	s := &sharedRecvs{dev: d, owners: map[uint32]*endpoint{}}
-	if s.rings, err = d.newRings(n * size); err != nil {
-		return nil, err
+// newSharedRecvs makes a queue without receives, for those who complete in cq.
+func (d *device) newSharedRecvs(cq verbs.CQ, turn *sync.Mutex) (*sharedRecvs, error) {
+	s := &sharedRecvs{dev: d, turn: turn, owners: map[uint32]*endpoint{}}
+	s.limit = min(d.cfg.SharedSlots, cq.Depth()/2)
+	if most := d.attr.MaxSRQWR; most > 0 {
+		s.limit = min(s.limit, most)
 	}
-	if s.srq, err = d.pd.CreateSRQ(verbs.SRQCaps{MaxWR: n, MaxSGE: 1}); err != nil {
-		s.rings.free()
-		return nil, &SetupError{d.name, fmt.Sprintf("create a shared receive queue of %d", n), err}
-	}
-	s.init(s.rings.arena.Bytes(), s.rings.mr.Addr(), s.rings.mr.LKey(), n, size, wrid.Make(wrid.Shared, 0, 0, 0))
-	s.again = append(s.again, s.all...)
-	if _, err := s.post(s.srq); err != nil {
-		s.close()
-		return nil, &SetupError{d.name, fmt.Sprintf("post %d shared receives", n), err}
+	var err error
+	if s.srq, err = d.pd.CreateSRQ(verbs.SRQCaps{MaxWR: s.limit, MaxSGE: 1}); err != nil {
+		return nil, &SetupError{d.name, fmt.Sprintf("create a shared receive queue of %d", s.limit), err}
 	}
 	return s, nil
 }
@@ -56,7 +66,52 @@ func (s *sharedRecvs) close() error {
 	if err := s.srq.Destroy(); err != nil {
 		return err
 	}
-	return s.rings.free()
+	for _, c := range s.chunks {
+		if err := c.free(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fit adds receives until there are enough for so many endpoints, or as many
+// as there may be.
+func (s *sharedRecvs) fit(endpoints int) error {
+	s.growing.Lock()
+	defer s.growing.Unlock()
+	want := min(s.limit, (endpoints+chunkSharers-1)/chunkSharers*chunkSlots)
+	for s.slots < want {
+		if err := s.grow(min(chunkSlots, want-s.slots)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *sharedRecvs) grow(n int) error {
+	size := s.dev.cfg.SlotSize
+	chunk, err := s.dev.newRings(n * size)
+	if err != nil {
+		return err
+	}
+	s.chunks = append(s.chunks, chunk)
+	s.slots += n
+	s.pinned.Add(int64(chunk.mr.Len()))
+	s.turn.Lock()
+	defer s.turn.Unlock()
+	s.add(chunk.arena.Bytes(), chunk.mr.Addr(), chunk.mr.LKey(), n, size, wrid.Make(wrid.Shared, 0, 0, 0))
+	return s.repost()
+}
+
+// repost posts the slots that the batch took in. One that the device does not
+// take is as good as all: nobody could receive any more.
+func (s *sharedRecvs) repost() error {
+	if _, err := s.post(s.srq); err != nil {
+		why := &SetupError{s.dev.name, "post shared receives", err}
+		s.dev.fail(why)
+		return why
+	}
+	return nil
 }
 
 // came takes in a completion. The slot is posted again at the end of the batch,
@@ -82,23 +137,22 @@ func (s *sharedRecvs) came(wc *verbs.WC) {
 	}
 }
 
-// repost posts the slots that the batch took in. One that the device does not
-// take is as good as all: nobody could receive any more.
-func (s *sharedRecvs) repost() {
-	if _, err := s.post(s.srq); err != nil {
-		s.dev.fail(&SetupError{s.dev.name, "post shared receives", err})
-	}
-}
-
 // keep copies a frame that nobody takes yet, so that its slot can be posted.
 func (a arrival) keep() arrival { return arrival{frame: bytes.Clone(a.frame)} }
 
-// enlist has the poller know the endpoint by its QP number.
-func (ep *endpoint) enlist() {
-	p := ep.poller
-	p.turn.Lock()
-	defer p.turn.Unlock()
-	p.shared.owners[ep.qp.Num()] = ep
+// enlist has the poller know the endpoint by its QP number, and gives it its
+// share of receives.
+func (ep *endpoint) enlist() error {
+	s := ep.poller.shared
+	s.turn.Lock()
+	s.owners[ep.qp.Num()] = ep
+	n := len(s.owners)
+	s.turn.Unlock()
+	select {
+	case <-ep.tookLast: // of an earlier life
+	default:
+	}
+	return s.fit(n)
 }
 
 // delist has the poller forget it. What still comes is of a QP that nobody
@@ -107,10 +161,10 @@ func (ep *endpoint) delist() {
 	if !ep.shares {
 		return
 	}
-	p := ep.poller
-	p.turn.Lock()
-	defer p.turn.Unlock()
-	delete(p.shared.owners, ep.qp.Num())
+	s := ep.poller.shared
+	s.turn.Lock()
+	defer s.turn.Unlock()
+	delete(s.owners, ep.qp.Num())
 }
 
 // lastReceive waits until no completion of a shared receive comes for a QP in
@@ -138,18 +192,3 @@ func (ep *endpoint) lastReceive(ctx context.Context) {
 
 // sharing says that endpoints of the device may share their receives.
 func (d *device) sharing() bool { return d.cfg.Dedicated != 0 && d.attr.MaxSRQ > 0 }
-
-// newRings maps and registers memory for rings. The registration carries no
-// remote rights: the peer reaches a slot by a SEND alone.
-func (d *device) newRings(size int) (*rings, error) {
-	arena, err := pool.NewArena(size)
-	if err != nil {
-		return nil, &SetupError{d.name, "map rings", err}
-	}
-	mr, err := d.pd.RegisterMR(arena.Bytes(), verbs.AccessLocalWrite)
-	if err != nil {
-		arena.Close()
-		return nil, &SetupError{d.name, fmt.Sprintf("register %d KiB for rings", size>>10), err}
-	}
-	return &rings{arena: arena, mr: mr}, nil
-}

@@ -297,3 +297,100 @@ func TestSharedAfterDestroy(t *testing.T) {
 		})
 	}
 }
+
+// A receive of a QP in ERR completes while the poller still knows the QP.
+func TestSharedLastReceive(t *testing.T) {
+	checkLeaks(t)
+	synctest.Test(t, func(t *testing.T) {
+		_, ends := simEnds(t, simverbs.Config{Faults: simverbs.Faults{
+			OnCompletion: func(c simverbs.Completion, _ *rand.Rand) (fate simverbs.Fate) {
+				if c.Host == "a" && !c.Send {
+					fate.Delay = lastReceiveTime / 2
+				}
+				return fate
+			},
+		}})
+		fabrics := [2]*Fabric{ends[0].fabric(t, sharing), ends[1].fabric(t, sharing)}
+		d := newDuo(t, fabrics, ends)
+		require.NoError(t, send(d.links[1], 1, 8))
+		time.Sleep(time.Millisecond)
+		d.links[0].(*link).fail(net.ErrClosed, false)
+		d.close()
+		time.Sleep(time.Second)
+		require.Zero(t, fabrics[0].Stats().Stale)
+		for _, f := range fabrics {
+			require.NoError(t, f.Close())
+		}
+	})
+}
+
+// Frames of many links find no receive, for longer than six retries take. Each
+// arrives, once, in order, and all links live (case 20 where it is allowed).
+func TestSharedTooFew(t *testing.T) {
+	for _, model := range []simverbs.Model{simverbs.RXE, simverbs.Spec} {
+		t.Run(fmt.Sprint(model), func(t *testing.T) {
+			checkLeaks(t)
+			synctest.Test(t, func(t *testing.T) {
+				_, ends := simEnds(t, simverbs.Config{Model: model, Latency: 5 * time.Microsecond})
+				cfg := sharing
+				cfg.RQDepth, cfg.SharedSlots = 16, 8
+				fabrics := [2]*Fabric{ends[0].fabric(t, sharing), ends[1].fabric(t, cfg)}
+				var all []*duo
+				for range 16 {
+					all = append(all, newDuo(t, fabrics, ends))
+				}
+				taker := all[0].links[1].(*link).ep.poller
+				for range 20 {
+					taker.do(func() { time.Sleep(100 * time.Millisecond) })
+					for _, d := range all {
+						for range 12 { // that its window allows
+							require.NoError(t, send(d.links[0], d.sent, 8))
+							d.sent++
+						}
+					}
+					for _, d := range all {
+						d.sinks[1].await(t, d.sent)
+					}
+				}
+				for _, d := range all {
+					for i, b := range d.sinks[1].got {
+						require.NoError(t, checkFill(b, i))
+					}
+					d.close()
+				}
+				complete(t, fabrics)
+				for _, f := range fabrics {
+					require.Zero(t, f.Stats().RNR)
+					require.NoError(t, f.Close())
+				}
+			})
+		})
+	}
+}
+
+// Receives are added with the QPs that share them, up to the limit, and stay.
+func TestSharedReceivesGrow(t *testing.T) {
+	checkLeaks(t)
+	_, ends := simEnds(t, simverbs.Config{})
+	cfg := sharing
+	cfg.SharedSlots = 2*chunkSlots + 10
+	fabrics := [2]*Fabric{ends[0].fabric(t, cfg), ends[1].fabric(t, cfg)}
+	require.NoError(t, fabrics[0].Usable(ends[0].addr))
+	require.Zero(t, fabrics[0].Stats().PinnedBytes, "none shares yet")
+	d := newDuo(t, fabrics, ends)
+	s := d.links[0].(*link).ep.poller.shared
+	for _, step := range []struct{ sharers, slots int }{
+		{1, chunkSlots}, {chunkSharers, chunkSlots}, {chunkSharers + 1, 2 * chunkSlots},
+		{chunkSharers, 2 * chunkSlots}, {1 << 16, 2*chunkSlots + 10},
+	} {
+		require.NoError(t, s.fit(step.sharers))
+		s.turn.Lock()
+		require.Equal(t, step.slots, s.outstanding)
+		s.turn.Unlock()
+		d.talk(t)
+	}
+	for range 40 { // frames pass by slots of each chunk
+		d.talk(t)
+	}
+	d.close()
+}

@@ -71,7 +71,7 @@ type Stats struct {
 	Destroyed   uint64        // QPs: after 64 lives, a fault, a refusal of RESET, or for lack of room in the pool
 	LostDrains  uint64        // QPs that did not drain in time
 	Stale       uint64        // completions of QPs or lives that are over, dropped
-	RNR         uint64        // sends that found no receive: a fault of ours, credits forbid it
+	RNR         uint64        // sends given up for want of a receive: a fault of ours, credits forbid it
 	Naps, Ticks uint64        // sleeps of pollers, and how many the safety tick ended
 }
 
@@ -123,7 +123,7 @@ func (d *device) addTo(s *Stats) {
 	}
 	for _, p := range d.pollers {
 		if p.shared != nil {
-			s.PinnedBytes += int64(p.shared.rings.mr.Len())
+			s.PinnedBytes += p.shared.pinned.Load()
 		}
 		s.Naps += p.naps.Load()
 		s.Ticks += p.ticks.Load()

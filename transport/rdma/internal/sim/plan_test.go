@@ -21,8 +21,7 @@ type plan struct {
 	span             time.Duration
 	tcp              simnet.Config
 	rdma             simverbs.Config
-	overcommitted    bool // receives are shared, and too few for all
-	maxHandlers      int  // 0: the default
+	maxHandlers      int // 0: the default
 }
 
 // machine is a host and how the process on it is configured.
@@ -105,7 +104,6 @@ func (p *plan) share(r *rand.Rand) {
 			if chance(r, 0.5) {
 				c := &machines[i].rdma
 				c.Dedicated, c.SharedSlots = pick(r, -1, -1, 1), pick(r, 8, 16, 512)
-				p.overcommitted = p.overcommitted || c.SharedSlots < 512
 			}
 		}
 	}
