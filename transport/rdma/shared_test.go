@@ -95,8 +95,10 @@ func complete(t *testing.T, fabrics [2]*Fabric) {
 				p.turn.Lock()
 				n, own := p.shared.outstanding, len(p.shared.owners)
 				p.turn.Unlock()
-				require.Equal(t, d.cfg.SharedSlots, n, "slots posted")
+				require.Equal(t, p.shared.slots, n, "slots posted")
+				d.mu.Lock()
 				require.LessOrEqual(t, own, len(d.endpoints))
+				d.mu.Unlock()
 			}
 		}
 	}
@@ -393,4 +395,55 @@ func TestSharedReceivesGrow(t *testing.T) {
 		d.talk(t)
 	}
 	d.close()
+}
+
+// Twice as many links as a CQ has room for where none shares: a frame each way on
+// each at once, and little memory.
+func TestSharedByHundreds(t *testing.T) {
+	onBoth(t, func(t *testing.T, ends [2]end) {
+		const n = 200
+		cfg := Config{Dedicated: -1, Warm: -1}
+		fabrics := [2]*Fabric{ends[0].fabric(t, cfg), ends[1].fabric(t, cfg)}
+		var all []*duo
+		for range n {
+			all = append(all, newDuo(t, fabrics, ends))
+		}
+		for _, f := range fabrics {
+			slots := int64(n*sharedSends + chunkSlots)
+			require.LessOrEqual(t, f.Stats().PinnedBytes, slots*(8<<10+256))
+		}
+		for range 5 {
+			for _, d := range all {
+				for _, l := range d.links {
+					require.NoError(t, send(l, d.sent, 64))
+				}
+				d.sent++
+			}
+			for _, d := range all {
+				for _, s := range d.sinks {
+					s.await(t, d.sent)
+				}
+			}
+		}
+		for _, d := range all {
+			for _, s := range d.sinks {
+				for i, b := range s.got {
+					require.NoError(t, checkFill(b, i))
+				}
+			}
+			for _, l := range d.links {
+				l.Close(nil)
+			}
+		}
+		for _, d := range all {
+			for _, l := range d.links {
+				<-l.Done()
+			}
+		}
+		complete(t, fabrics)
+		for _, f := range fabrics {
+			require.Zero(t, f.Stats().LostDrains)
+			require.Zero(t, f.Stats().RNR)
+		}
+	})
 }
