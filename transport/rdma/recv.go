@@ -49,7 +49,8 @@ type recvQueue interface {
 	PostRecv([]verbs.RecvWR) (int, error)
 }
 
-// post posts again, in one crossing, and returns how many were taken.
+// post posts again, in one crossing, and returns how many were taken. The
+// others are left there.
 func (r *recvRing) post(to recvQueue) (n int, err error) {
 	if len(r.again) == 0 {
 		return 0, nil
@@ -59,7 +60,7 @@ func (r *recvRing) post(to recvQueue) (n int, err error) {
 		r.posted[wrid.ID(r.again[i].ID).Position()%maxRecvSlots] = true
 	}
 	r.outstanding += n
-	r.again = r.again[:0]
+	r.again = r.again[:copy(r.again, r.again[n:])]
 	return n, err
 }
 

@@ -85,9 +85,15 @@ func (s *sharedRecvs) fit(endpoints int) error {
 			return err
 		}
 	}
+	s.turn.Lock()
+	defer s.turn.Unlock()
+	if _, err := s.post(s.srq); err != nil {
+		return &SetupError{s.dev.name, fmt.Sprintf("post %d shared receives", len(s.again)), err}
+	}
 	return nil
 }
 
+// grow registers n slots more, to be posted.
 func (s *sharedRecvs) grow(n int) error {
 	size := s.dev.cfg.SlotSize
 	chunk, err := s.dev.newRings(n * size)
@@ -100,18 +106,15 @@ func (s *sharedRecvs) grow(n int) error {
 	s.turn.Lock()
 	defer s.turn.Unlock()
 	s.add(chunk.arena.Bytes(), chunk.mr.Addr(), chunk.mr.LKey(), n, size, wrid.Make(wrid.Shared, 0, 0, 0))
-	return s.repost()
+	return nil
 }
 
 // repost posts the slots that the batch took in. One that the device does not
 // take is as good as all: nobody could receive any more.
-func (s *sharedRecvs) repost() error {
+func (s *sharedRecvs) repost() {
 	if _, err := s.post(s.srq); err != nil {
-		why := &SetupError{s.dev.name, "post shared receives", err}
-		s.dev.fail(why)
-		return why
+		s.dev.fail(&SetupError{s.dev.name, "post shared receives again", err})
 	}
-	return nil
 }
 
 // came takes in a completion. The slot is posted again at the end of the batch,

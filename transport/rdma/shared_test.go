@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -165,6 +166,22 @@ func TestSharedQueueFails(t *testing.T) {
 	var event *EventError
 	require.ErrorAs(t, ended(t, links[0], s), &event)
 	require.Equal(t, verbs.EventSRQErr, event.Event.Type)
+	links[1].Close(nil)
+	made, err := join(context.Background(), fabrics, ends)
+	require.NoError(t, err)
+	exchange(t, made)
+}
+
+// The device does not take a shared receive again: likewise.
+func TestSharedPostFails(t *testing.T) {
+	checkLeaks(t)
+	sim, ends := simEnds(t, simverbs.Config{})
+	fabrics, links := pair(t, ends, sharing)
+	s := newSink()
+	links[0].Start(s)
+	sim.FailCall("a", "ibv_post_srq_recv", 1, syscall.EIO)
+	require.NoError(t, send(links[1], 1, 8))
+	require.ErrorIs(t, ended(t, links[0], s), syscall.EIO)
 	links[1].Close(nil)
 	made, err := join(context.Background(), fabrics, ends)
 	require.NoError(t, err)
