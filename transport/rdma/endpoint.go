@@ -125,7 +125,7 @@ func (ep *endpoint) createQP() (err error) {
 			return nil
 		}
 	}
-	return &SetupError{d.name, fmt.Sprintf("create a QP of %d sends and %d receives", sends, init.Caps.MaxRecvWR), err}
+	return &SetupError{d.name, fmt.Sprintf("create a QP of %d sends and %d receives", sends, window), err}
 }
 
 // begin starts a life: empty rings, INIT, receives posted, known to the poller.

@@ -32,7 +32,8 @@ type arrival struct {
 	frame []byte
 }
 
-// add adds the n slots in mem, to be posted. Their wr_ids are those of first with the slot for position.
+// add adds the n slots in mem, to be posted. Their wr_ids are those of first
+// with the slot for position.
 func (r *recvRing) add(mem []byte, addr uint64, key uint32, n, size int, first wrid.ID) {
 	for i := range n {
 		slot := uint32(len(r.all))
@@ -97,6 +98,12 @@ func (ep *endpoint) received(a arrival) {
 	l := ep.link.Load()
 	if l == nil || l.dead() != nil {
 		return
+	}
+	if ep.shares {
+		if err := ep.overrun(); err != nil {
+			l.fail(err, true)
+			return
+		}
 	}
 	if l.receiver == nil {
 		if ep.shares {

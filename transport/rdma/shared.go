@@ -10,6 +10,7 @@ import (
 
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/wrid"
+	"github.com/verbena-rpc/verbena/transport/wire"
 )
 
 const (
@@ -142,6 +143,17 @@ func (s *sharedRecvs) came(wc *verbs.WC) {
 
 // keep copies a frame that nobody takes yet, so that its slot can be posted.
 func (a arrival) keep() arrival { return arrival{frame: bytes.Clone(a.frame)} }
+
+// overrun is the error of a peer that has sent all that it may, and sends more: a
+// queue of its own would be empty, a shared one is not.
+func (ep *endpoint) overrun() error {
+	_, window := ep.dev.cfg.queues(true)
+	r := &ep.recv
+	if n := len(r.early) + r.used - r.ungranted; n >= window {
+		return &wire.ParseError{Field: "frames at once", Got: uint64(n + 1), Want: fmt.Sprintf("%d, the depth that was announced", window)}
+	}
+	return nil
+}
 
 // enlist has the poller know the endpoint by its QP number, and gives it its
 // share of receives.

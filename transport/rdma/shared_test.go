@@ -16,8 +16,10 @@ import (
 
 	"github.com/verbena-rpc/verbena/transport"
 	"github.com/verbena-rpc/verbena/transport/linktest"
+	"github.com/verbena-rpc/verbena/transport/rdma/internal/credit"
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs/simverbs"
+	"github.com/verbena-rpc/verbena/transport/wire"
 )
 
 // sharing is small with few receives for all.
@@ -226,6 +228,45 @@ func TestSharedStaleFrame(t *testing.T) {
 	require.Zero(t, s.count())
 	require.EqualValues(t, sharing.RQDepth, links[0].grants.Stamp())
 	complete(t, fabrics)
+}
+
+// A peer that sends more than it may ends its own link, and takes the receives of
+// no other; before Start as well, when frames are kept.
+func TestSharedOverrun(t *testing.T) {
+	for _, started := range []bool{false, true} {
+		for extra := range 2 {
+			t.Run(fmt.Sprintf("started=%v/extra=%d", started, extra), func(t *testing.T) {
+				checkLeaks(t)
+				_, ends := simEnds(t, simverbs.Config{})
+				fabrics, links := pair(t, ends, sharing)
+				other, s := newDuo(t, fabrics, ends), newSink()
+				if started {
+					links[0].Start(s)
+				}
+				links[1].window = credit.NewWindow(1 << 20)
+				release, held := make(chan struct{}), make(chan struct{})
+				links[0].ep.poller.do(func() { close(held); <-release })
+				<-held
+				for i := range sharing.RQDepth + extra {
+					require.NoError(t, send(links[1], i, 8))
+				}
+				within(t, "the frames", func() {
+					for links[1].send.outstanding() {
+						links[1].ep.poller.sync()
+					}
+				})
+				close(release)
+				links[0].ep.poller.sync()
+				other.talk(t)
+				var wrong *wire.ParseError
+				if extra == 0 {
+					require.NoError(t, links[0].dead())
+				} else {
+					require.ErrorAs(t, links[0].dead(), &wrong)
+				}
+			})
+		}
+	}
 }
 
 // Frames that nobody takes yet hold no slot: others reuse them all meanwhile.
