@@ -45,24 +45,22 @@ func (p *peer) Frame(h *wire.Header) error {
 
 // BenchmarkEcho is a call and its reply over one link, the reply sent by the
 // poller, with so many callers. ns/op is the time between two replies: with one
-// caller a round trip, with many the inverse of their rate. A link that shares
-// receives has the poller's to itself here: its short queues are what differs.
+// caller a round trip, with many the inverse of their rate.
 func BenchmarkEcho(b *testing.B) {
 	for _, mode := range []PollMode{Busy, Adaptive} {
 		for _, callers := range []int{1, 64} {
 			name := fmt.Sprintf("64B/%v/callers=%d", mode, callers)
 			b.Run("sim/"+name, func(b *testing.B) {
 				_, ends := simEnds(b, simverbs.Config{})
-				benchEcho(b, ends, Config{Poll: mode}, callers)
+				benchEcho(b, ends, mode, callers)
 			})
-			b.Run("rxe/"+name, func(b *testing.B) { benchEcho(b, realEnds(b), Config{Poll: mode}, callers) })
-			b.Run("rxe/shared/"+name, func(b *testing.B) { benchEcho(b, realEnds(b), Config{Poll: mode, Dedicated: -1}, callers) })
+			b.Run("rxe/"+name, func(b *testing.B) { benchEcho(b, realEnds(b), mode, callers) })
 		}
 	}
 }
 
-func benchEcho(b *testing.B, ends [2]end, cfg Config, callers int) {
-	_, links := pair(b, ends, cfg)
+func benchEcho(b *testing.B, ends [2]end, mode PollMode, callers int) {
+	_, links := pair(b, ends, Config{Poll: mode})
 	b.ReportAllocs()
 	b.ResetTimer()
 	times := echo(b, links, callers, b.N)
