@@ -136,3 +136,42 @@ func TestNoFrameAfterClose(t *testing.T) {
 	require.ErrorIs(t, p.run(), errStopped)
 	require.Empty(t, c.frames)
 }
+
+// What was committed before a regular close arrives although the peer still sends:
+// a socket closed over bytes that nobody has read resets the connection, and what
+// it has still to send is gone.
+func TestCloseWhileThePeerSends(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer listener.Close() //nolint:errcheck // it was listened at
+	peer, err := net.Dial("tcp", listener.Addr().String())
+	require.NoError(t, err)
+	defer peer.Close() //nolint:errcheck // it was read to the end
+	require.NoError(t, peer.(*net.TCPConn).SetReadBuffer(64<<10))
+	conn, err := listener.Accept()
+	require.NoError(t, err)
+	l, err := newLink(conn, Config{}, 77)
+	require.NoError(t, err)
+	w := &witness{closed: make(chan error, 2)}
+	l.Start(w)
+
+	const frames, size = 8, 64 << 10 // more than the peer's socket holds unread
+	for range frames {
+		slot, err := l.Reserve(t.Context(), transport.Bulk, size)
+		require.NoError(t, err)
+		require.NoError(t, linktest.Commit(l, slot, &wire.Header{Kind: wire.Call, Lane: transport.LaneID, Total: size}))
+	}
+	l.Close(nil)
+	b, _ := stream(1)
+	for range 20 {
+		_, err := peer.Write(b)
+		require.NoError(t, err)
+		time.Sleep(time.Millisecond)
+	}
+	got, err := io.Copy(io.Discard, peer)
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, got, int64(frames*size))
+	require.NoError(t, peer.Close())
+	require.NoError(t, w.wait(t))
+	<-l.Done()
+}
