@@ -169,6 +169,18 @@ func TestIdleSessionsAskOnce(t *testing.T) {
 	})
 }
 
+// TestEndedSessionsAreForgotten: keepalive holds none of them.
+func TestEndedSessionsAreForgotten(t *testing.T) {
+	m := newMemory()
+	clients, servers := networkOf(m, nil), networkOf(m, nil)
+	c, s := connectOver(t, clients, servers)
+	require.Equal(t, []int{1, 1}, []int{transport.Watched(clients), transport.Watched(servers)})
+	c.Close(nil)
+	<-c.Done()
+	<-s.Done()
+	require.Equal(t, []int{0, 0}, []int{transport.Watched(clients), transport.Watched(servers)})
+}
+
 // TestProbe: a fast link whose peer is gone is given up soon after the control
 // link is lost.
 func TestProbe(t *testing.T) {

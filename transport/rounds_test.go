@@ -8,6 +8,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// Watched is how many sessions of n keepalive looks at.
+func Watched(n *Network) int {
+	n.rounds.mu.Lock()
+	defer n.rounds.mu.Unlock()
+	return n.rounds.count
+}
+
 // TestRounds: every session is looked at once in a tick, few moments are enough
 // for all, and sessions that begin together do not all share one.
 func TestRounds(t *testing.T) {

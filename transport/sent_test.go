@@ -144,6 +144,15 @@ func TestIncoming(t *testing.T) {
 	}
 }
 
+// No ACK is due, however much is taken in, where frames that go back say so in time.
+func TestRepliesAreAcknowledgements(t *testing.T) {
+	var o owed
+	for e := uint32(1); e < 1000; e++ {
+		said := e - e%3 // frames go back after two or three
+		require.False(t, o.add(e, min(said, e-1), owedBytes/6), e)
+	}
+}
+
 // What is taken in while the peer is told of what was before counts as owed: an
 // ACK is due after so many bytes, whatever this side says meanwhile.
 func TestOwedWhileSaying(t *testing.T) {

@@ -4,9 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"slices"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -295,93 +293,6 @@ func TestSharedBeforeStart(t *testing.T) {
 	for i, b := range s.got {
 		require.NoError(t, checkFill(b, i))
 	}
-}
-
-// The flush of an earlier life comes late: the link that has the QP now goes on.
-func TestSharedLateFlush(t *testing.T) {
-	checkLeaks(t)
-	sim, ends := simEnds(t, simverbs.Config{})
-	fabrics := [2]*Fabric{ends[0].fabric(t, sharing), ends[1].fabric(t, sharing)}
-	d := newDuo(t, fabrics, ends)
-	ep := d.links[0].(*link).ep
-	p := ep.poller
-	p.turn.Lock()
-	id := p.shared.all[sharing.SharedSlots-1].ID
-	p.turn.Unlock()
-	stale := fabrics[0].Stats().Stale
-	sim.Inject(p.cq, verbs.WC{ID: id, Status: verbs.WCWRFlushErr, QPNum: ep.qp.Num()})
-	sim.Inject(p.cq, verbs.WC{ID: id, Status: verbs.WCWRFlushErr, QPNum: ep.qp.Num()})
-	within(t, "the second of them", func() {
-		for fabrics[0].Stats().Stale == stale {
-			p.ch.Wake()
-			time.Sleep(time.Millisecond)
-		}
-	})
-	d.talk(t)
-}
-
-// A receive completes when its QP is gone: its slot is posted again.
-func TestSharedAfterDestroy(t *testing.T) {
-	for _, reuse := range []bool{true, false} {
-		t.Run(fmt.Sprintf("reuse=%v", reuse), func(t *testing.T) {
-			checkLeaks(t)
-			synctest.Test(t, func(t *testing.T) {
-				var late atomic.Bool
-				_, ends := simEnds(t, simverbs.Config{Faults: simverbs.Faults{
-					OnCompletion: func(c simverbs.Completion, _ *rand.Rand) (fate simverbs.Fate) {
-						if c.Host == "a" && !c.Send && late.Load() {
-							fate.Delay = time.Second
-						}
-						return fate
-					},
-				}})
-				fabrics := [2]*Fabric{ends[0].fabric(t, sharing), ends[1].fabric(t, sharing)}
-				d := newDuo(t, fabrics, ends)
-				d.talk(t)
-				late.Store(true)
-				require.NoError(t, send(d.links[1], 1, 8))
-				time.Sleep(time.Millisecond)
-				late.Store(false)
-				d.links[0].(*link).fail(net.ErrClosed, reuse)
-				d.close()
-				require.Zero(t, fabrics[0].Stats().LostDrains)
-				next := newDuo(t, fabrics, ends)
-				time.Sleep(2 * time.Second)
-				next.talk(t)
-				next.close()
-				complete(t, fabrics)
-				for _, f := range fabrics {
-					require.NoError(t, f.Close())
-				}
-			})
-		})
-	}
-}
-
-// A receive of a QP in ERR completes while the poller still knows the QP.
-func TestSharedLastReceive(t *testing.T) {
-	checkLeaks(t)
-	synctest.Test(t, func(t *testing.T) {
-		_, ends := simEnds(t, simverbs.Config{Faults: simverbs.Faults{
-			OnCompletion: func(c simverbs.Completion, _ *rand.Rand) (fate simverbs.Fate) {
-				if c.Host == "a" && !c.Send {
-					fate.Delay = lastReceiveTime / 2
-				}
-				return fate
-			},
-		}})
-		fabrics := [2]*Fabric{ends[0].fabric(t, sharing), ends[1].fabric(t, sharing)}
-		d := newDuo(t, fabrics, ends)
-		require.NoError(t, send(d.links[1], 1, 8))
-		time.Sleep(time.Millisecond)
-		d.links[0].(*link).fail(net.ErrClosed, false)
-		d.close()
-		time.Sleep(time.Second)
-		require.Zero(t, fabrics[0].Stats().Stale)
-		for _, f := range fabrics {
-			require.NoError(t, f.Close())
-		}
-	})
 }
 
 // Frames of many links find no receive, for longer than six retries take. Each
