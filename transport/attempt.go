@@ -107,10 +107,10 @@ func (s *Session) accept(ctx context.Context, a *attempt, peer wire.QP) (*path, 
 	if _, err := await(ctx, a, a.ready, p.gone); err != nil {
 		return p, err
 	}
+	s.mu.Lock()
+	s.spawn(func() { s.askAcks(p) })
+	s.mu.Unlock()
 	for !s.lane.out.fits(p.link.MaxPayload()) {
-		s.mu.Lock()
-		s.askAck()
-		s.mu.Unlock()
 		if _, err := await(ctx, a, a.narrow, p.gone); err != nil {
 			return p, err
 		}
@@ -231,8 +231,8 @@ func (s *Session) arrived(p *path) {
 	s.relimit()
 	if !s.client {
 		s.post(p, ownFrame{kind: wire.Ready})
-	} else if !s.lane.out.fits(p.link.MaxPayload()) {
-		s.askAck()
+	} else {
+		s.spawn(func() { s.askAcks(p) })
 	}
 	s.alive()
 	s.plan()

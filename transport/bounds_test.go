@@ -308,3 +308,56 @@ func (l *heardLink) Commit(s Slot, h *wire.Header) error {
 	}
 	return l.nullLink.Commit(s, h)
 }
+
+// askedLink counts the PINGs of its session.
+type askedLink struct {
+	*nullLink
+	width int
+	pings atomic.Int32
+}
+
+func (l *askedLink) MaxPayload() int { return l.width }
+
+func (l *askedLink) Commit(_ Slot, h *wire.Header) error {
+	if h.Kind == wire.Ping {
+		l.pings.Add(1)
+	}
+	return nil
+}
+
+// TestAsksAgain: a fast link that waits for wide frames has the peer asked for an
+// ACK again where the answer to the first PING did not cover all of them, as long
+// as it lives, and no longer than it waits.
+func TestAsksAgain(t *testing.T) {
+	for _, dies := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			s, _, _ := fullSession(t)
+			carries, waits := &askedLink{nullLink: newNullLink(RDMA), width: 50}, &askedLink{nullLink: newNullLink(RDMA), width: 30}
+			p, fast := newPath(s, carries, 7), newPath(s, waits, 8)
+			s.mu.Lock()
+			s.fast = append(s.fast, p)
+			s.mu.Unlock()
+			require.NoError(t, p.Frame(&wire.Header{Kind: wire.Move, Lane: LaneID, Arg: 1}))
+			for range 2 {
+				require.NoError(t, s.Lane().Send(t.Context(), wire.Header{Kind: wire.Reply}, make([]byte, 40)))
+			}
+			s.limit(30)
+			over := make(chan struct{})
+			go func() { defer close(over); s.askAcks(fast) }()
+			time.Sleep(time.Second)
+			require.NoError(t, p.acked(&wire.Header{Kind: wire.Ack, Lane: LaneID, Ack: 1}))
+			time.Sleep(time.Second)
+			require.InDelta(t, 20, carries.pings.Load(), 2)
+			if dies {
+				close(fast.gone)
+			} else {
+				require.NoError(t, p.acked(&wire.Header{Kind: wire.Ack, Lane: LaneID, Ack: 2}))
+			}
+			<-over
+			time.Sleep(time.Second)
+			require.InDelta(t, 20, carries.pings.Load(), 2)
+			s.Close(nil)
+			<-s.Done()
+		})
+	}
+}

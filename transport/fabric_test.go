@@ -37,6 +37,16 @@ func (m *memory) cut() {
 	}
 }
 
+// fail ends all connections, with that error at both ends.
+func (m *memory) fail(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, c := range m.all {
+		c.failed.Store(&err)
+		c.Close()
+	}
+}
+
 // stall lets nothing through any more on the links that there are.
 func (m *memory) stall() { m.stalled(true) }
 
@@ -63,19 +73,34 @@ func (m *memory) stallClients() {
 type stallable struct {
 	net.Conn
 	stalled atomic.Bool
+	failed  atomic.Pointer[error]
 	closed  chan struct{}
 	once    sync.Once
+}
+
+func (c *stallable) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	return n, c.why(err)
+}
+
+// why is the reason that the connection ended for, if it was ended by fail.
+func (c *stallable) why(err error) error {
+	if failed := c.failed.Load(); err != nil && failed != nil {
+		return *failed
+	}
+	return err
 }
 
 func (c *stallable) Write(b []byte) (int, error) {
 	for c.stalled.Load() {
 		select {
 		case <-c.closed:
-			return 0, net.ErrClosed
+			return 0, c.why(net.ErrClosed)
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
-	return c.Conn.Write(b)
+	n, err := c.Conn.Write(b)
+	return n, c.why(err)
 }
 
 func (c *stallable) Close() error {

@@ -1,6 +1,8 @@
 package transport_test
 
 import (
+	"os"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -48,6 +50,28 @@ func TestLongOutage(t *testing.T) {
 			}
 			require.LessOrEqual(t, time.Since(over), 5*time.Second, "after an outage of %v", last)
 			require.Equal(t, 1, c.Transport().Resumes)
+			exchange(t, c, s)
+		})
+	}
+}
+
+// TestSystemGivesUp: the system ends the connections for want of an answer, at both
+// ends and long before the outage is over. Nothing shows that the peer is gone, so
+// sessions last as if their own keepalive had ended them.
+func TestSystemGivesUp(t *testing.T) {
+	for _, why := range []syscall.Errno{syscall.ETIMEDOUT, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.ENETDOWN} {
+		synctest.Test(t, func(t *testing.T) {
+			m := newMemory()
+			fc, fs := &fabric{}, &fabric{}
+			c, s := connectOver(t, networkOf(m, fc), networkOf(m, fs))
+			exchange(t, c, s)
+			go m.outage(fc, fs, 12*time.Second)
+			time.Sleep(time.Second)
+			m.fail(os.NewSyscallError("read", why))
+			time.Sleep(11 * time.Second)
+			over := time.Now()
+			arrives(t, c, s, 7)
+			require.LessOrEqual(t, time.Since(over), 3*time.Second, why)
 			exchange(t, c, s)
 		})
 	}

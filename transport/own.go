@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/verbena-rpc/verbena/transport/wire"
 )
@@ -113,10 +114,29 @@ func (s *Session) pong(p *path, payload []byte) {
 	}
 }
 
-// askAck lets the peer say what it has taken in, where a fast link waits for
-// wide frames to be acknowledged. Callers hold mu.
-func (s *Session) askAck() {
-	if p := s.carrying; p != nil {
-		s.post(p, ownFrame{kind: wire.Ping})
+// askAgain is the time between two PINGs of askAcks: ten in a second, of 64 that are
+// answered.
+const askAgain = 100 * time.Millisecond
+
+// askAcks has the peer say what it has taken in until all that is kept fits p, or p
+// is gone. To ask once is not enough: PING overtakes frames that have still to leave,
+// after a move above all, the answer then does not cover them, and the next ACK may
+// be a third of the keepalive time away.
+func (s *Session) askAcks(p *path) {
+	again := time.NewTicker(askAgain)
+	defer again.Stop()
+	for !s.lane.out.fits(p.link.MaxPayload()) {
+		s.mu.Lock()
+		if carries := s.carrying; carries != nil {
+			s.post(carries, ownFrame{kind: wire.Ping})
+		}
+		s.mu.Unlock()
+		select {
+		case <-again.C:
+		case <-p.gone:
+			return
+		case <-s.ctx.Done():
+			return
+		}
 	}
 }
