@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"syscall"
 	"testing"
@@ -205,6 +206,45 @@ func TestDedicatedFirst(t *testing.T) {
 	first.close()
 	second.close()
 	complete(t, fabrics)
+}
+
+// Places in the CQ, among the dedicated, and in the poller's table by QP number are
+// given back when an endpoint is destroyed, and when it could not be made.
+func TestSharedGivesBack(t *testing.T) {
+	checkLeaks(t)
+	sim, ends := simEnds(t, simverbs.Config{})
+	cfg := sharing
+	cfg.Dedicated = 1
+	fabrics := [2]*Fabric{ends[0].fabric(t, cfg), ends[1].fabric(t, cfg)}
+	require.NoError(t, fabrics[0].Usable(ends[0].addr))
+	dev := func() *device {
+		for _, d := range fabrics[0].devices {
+			return d
+		}
+		return nil
+	}()
+	p := dev.pollers[0]
+	places := func() [3]int {
+		p.turn.Lock()
+		defer p.turn.Unlock()
+		dev.mu.Lock()
+		defer dev.mu.Unlock()
+		return [3]int{p.room, dev.dedicated, len(p.shared.owners)}
+	}
+	before := places()
+	own := newDuo(t, fabrics, ends)
+	during := places()
+	sim.FailCall("a", "ibv_reg_mr", 2, syscall.ENOMEM) // of the shared receives, when the poller knows the QP
+	_, err := join(t.Context(), fabrics, ends)
+	require.ErrorIs(t, err, syscall.ENOMEM)
+	require.Equal(t, during, places())
+	shares := newDuo(t, fabrics, ends)
+	require.Equal(t, [3]int{before[0] - 24 - 16, 1, 1}, places())
+	for _, d := range []*duo{own, shares} {
+		d.links[0].(*link).fail(net.ErrClosed, false)
+		d.close()
+	}
+	require.Equal(t, before, places())
 }
 
 // A frame of another epoch used a shared receive: no credit is granted for it,
