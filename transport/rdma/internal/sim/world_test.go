@@ -231,9 +231,10 @@ func (w *world) checkIdle(l *way) {
 	}
 }
 
-// checkAlone waits until a server has noticed that its clients are gone.
+// checkAlone waits until a server has noticed that its clients are gone. One whose
+// connection the system gave up has ResumeWithin and Keepalive from then on.
 func (w *world) checkAlone(s *server) {
-	for range 200 {
+	for range 400 {
 		if st := s.rpc.Stats(); st.Sessions == 0 && st.InFlight == 0 {
 			return
 		}
