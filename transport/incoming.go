@@ -19,9 +19,9 @@ const (
 
 // lazyFrames is of how many small frames of the lane the frames that go back need
 // not say that they were taken in: whoever keeps them has less to do if it is told
-// of many at once. Frames that are not small hold buffers, so that of these each
-// says what is true.
-const lazyFrames = 16
+// of many at once, and few, 2 KiB, stay kept in each of thousands of sessions. Frames
+// that are not small hold buffers: after one of them all is said at once.
+const lazyFrames = 8
 
 // incoming is the receiving half of a lane: it takes in each frame once, in
 // the order of numbers, from the one path that may deliver, and puts messages
