@@ -217,7 +217,11 @@ func (l *link) Help(done <-chan struct{}, waiting *atomic.Int32) bool {
 // readFor takes in frames until done has an entry, or something has stopped it.
 func (l *link) readFor(done <-chan struct{}) (stopped bool) {
 	p := &l.in.parser
-	defer p.uncork()
+	p.help(true)
+	defer func() {
+		p.help(false)
+		p.uncork()
+	}()
 	for len(done) == 0 {
 		if _, err := p.pump(); err != nil {
 			return true

@@ -4,6 +4,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"runtime"
 	"syscall"
 	"time"
 	"unsafe"
@@ -143,7 +144,7 @@ func (w *rawWriter) writev(fd uintptr) {
 }
 
 // rawReader reads from a socket to two places in one system call, or to one that
-// is there once there is something to read. It belongs to the reader.
+// is there once there is something to read. It belongs to who has the turn to read.
 type rawReader struct {
 	conn   syscall.RawConn
 	try    func(fd uintptr) bool // made once: a closure per call would allocate
@@ -152,6 +153,11 @@ type rawReader struct {
 	to     *parser // of readLate
 	n      int     // result of the last read
 	errno  syscall.Errno
+
+	canSpin bool // others can run meanwhile; fixed
+	helped  bool // by who waits for what comes; the reader, who waits for anything, never spins
+	first   spin // where a frame is to begin
+	rest    spin // where one has begun
 }
 
 // newRawReader returns nil if conn is not a TCP connection.
@@ -160,18 +166,31 @@ func newRawReader(conn net.Conn) *rawReader {
 	if rc == nil {
 		return nil
 	}
-	r := &rawReader{conn: rc}
-	r.try = func(fd uintptr) bool { r.readv(fd); return r.errno != syscall.EAGAIN }
+	r := &rawReader{conn: rc, canSpin: runtime.GOMAXPROCS(0) > 1}
+	readv, fill := r.readv, r.fill
+	r.try = func(fd uintptr) bool { return r.look(fd, readv, &r.rest) }
 	r.late = func(fd uintptr) bool {
-		r.fill(fd)
-		if r.errno != syscall.EAGAIN {
-			return true
+		there := r.look(fd, fill, &r.first)
+		if !there {
+			r.to.give()
 		}
-		r.to.give()
-		return false
+		return there
 	}
 	return r
 }
+
+// look says whether there was something to read, or is while it is worth to look
+// again.
+func (r *rawReader) look(fd uintptr, read func(fd uintptr), s *spin) bool {
+	there := func() bool {
+		read(fd)
+		return r.errno != syscall.EAGAIN
+	}
+	return there() || r.canSpin && r.helped && s.begin() && s.while(there)
+}
+
+// help says that a helper reads.
+func (r *rawReader) help(on bool) { r.helped = on }
 
 // read waits until there are bytes and fills first, then second, as far as they
 // go. Neither is empty.
