@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rpc/verbena/transport"
 	"github.com/verbena-rpc/verbena/transport/linktest"
 	"github.com/verbena-rpc/verbena/transport/wire"
 )
@@ -59,4 +60,39 @@ func TestSpinAndWait(t *testing.T) {
 	require.NoError(t, src.Close())
 	require.ErrorContains(t, <-done, "frame")
 	require.NoError(t, conn.Close())
+}
+
+// Who helps looks again before he sleeps, and only he.
+func TestHelpersSpin(t *testing.T) {
+	a, b := overTCP(t)
+	u := &user{link: a.(*link), done: make(chan struct{}, 1), closed: make(chan error, 1)}
+	peer := &user{link: b.(*link), done: make(chan struct{}, 1), closed: make(chan error, 1)}
+	a.Start(u)
+	b.Start(peer)
+	ping(t, a) // names the epoch
+	<-peer.done
+	rested := func(look func(r *rawReader)) {
+		require.Eventually(t, func() bool {
+			go ping(t, b)
+			u.wait()
+			return u.rests()
+		}, 10*time.Second, time.Millisecond)
+		u.link.in.turn <- struct{}{}
+		look(u.link.in.parser.vec)
+		<-u.link.in.turn
+	}
+	rested(func(r *rawReader) { r.canSpin = true })
+	for range 100 {
+		go ping(t, b)
+		u.wait()
+	}
+	rested(func(r *rawReader) {
+		require.NotZero(t, r.first)
+		require.False(t, r.helped)
+	})
+	for _, l := range []transport.Link{a, b} {
+		l.Close(nil)
+	}
+	<-a.Done()
+	<-b.Done()
 }
