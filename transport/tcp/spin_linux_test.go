@@ -65,12 +65,12 @@ func TestSpinAndWait(t *testing.T) {
 // Who helps looks again before he sleeps, and only he.
 func TestHelpersSpin(t *testing.T) {
 	a, b := overTCP(t)
-	u := &user{link: a.(*link), done: make(chan struct{}, 1), closed: make(chan error, 1)}
-	peer := &user{link: b.(*link), done: make(chan struct{}, 1), closed: make(chan error, 1)}
+	u := &user{link: a.(*link), closed: make(chan error, 1)}
+	peer := &user{link: b.(*link), closed: make(chan error, 1)}
 	a.Start(u)
 	b.Start(peer)
 	ping(t, a) // names the epoch
-	<-peer.done
+	peer.done.Wait()
 	rested := func(look func(r *rawReader)) {
 		require.Eventually(t, func() bool {
 			go ping(t, b)
