@@ -37,7 +37,7 @@ func setUserTimeout(tc *net.TCPConn, d time.Duration) error {
 	return err
 }
 
-// maxVector is how many pieces of frames one writev takes. More gain nothing: the cost
+// maxVector is how many pieces of frames one write takes. More gain nothing: the cost
 // of the call is spread thin long before.
 const maxVector = 128
 
@@ -52,15 +52,16 @@ type rawWriter struct {
 		vector [fewPieces]unix.Iovec
 	}
 	many   *manyPieces  // nil until more than few were written at once
-	vector []unix.Iovec // of the writev under way
-	n      int          // result of the last writev
+	vector []unix.Iovec // of the write under way
+	msg    unix.Msghdr  // of vector
+	n      int          // result of the last write
 	errno  syscall.Errno
 }
 
 // fewPieces is for how many pieces every link has memory.
 const fewPieces = 8
 
-// manyPieces is the memory for as many as one writev takes, 5 KiB. Links share none:
+// manyPieces is the memory for as many as one write takes, 5 KiB. Links share none:
 // with 256 callers that cost a tenth of the calls.
 type manyPieces struct {
 	pieces [maxVector][]byte
@@ -87,12 +88,12 @@ func newRawWriter(conn net.Conn) *rawWriter {
 		return nil
 	}
 	w := &rawWriter{conn: rc}
-	w.try = func(fd uintptr) bool { w.writev(fd); return true }
-	w.persist = func(fd uintptr) bool { w.writev(fd); return w.errno != syscall.EAGAIN }
+	w.try = func(fd uintptr) bool { w.send(fd); return true }
+	w.persist = func(fd uintptr) bool { w.send(fd); return w.errno != syscall.EAGAIN }
 	return w
 }
 
-// write writes the frames that fit one writev. With block it waits until the
+// write writes the frames that fit one system call. With block it waits until the
 // socket takes some.
 func (w *rawWriter) write(o *outgoing, block bool) (int64, error) {
 	pieces, vector, skip := w.few.pieces[:0], w.few.vector[:], o.written
@@ -133,8 +134,8 @@ func (w *rawWriter) write(o *outgoing, block bool) (int64, error) {
 	return int64(w.n), nil
 }
 
-func (w *rawWriter) writev(fd uintptr) {
-	w.n, w.errno = transfer(syscall.SYS_WRITEV, fd, unsafe.Pointer(&w.vector[0]), len(w.vector))
+func (w *rawWriter) send(fd uintptr) {
+	w.n, w.errno = transfer(unix.SYS_SENDMSG, fd, &w.msg, w.vector)
 }
 
 // rawReader reads from a socket to two places in one system call, or to one that
@@ -144,8 +145,9 @@ type rawReader struct {
 	try    func(fd uintptr) bool // made once: a closure per call would allocate
 	late   func(fd uintptr) bool
 	vector [2]unix.Iovec
-	to     *parser // of readLate
-	n      int     // result of the last read
+	msg    unix.Msghdr // of vector
+	to     *parser     // of readLate
+	n      int         // result of the last read
 	errno  syscall.Errno
 
 	canSpin bool // others can run meanwhile; fixed
@@ -161,8 +163,8 @@ func newRawReader(conn net.Conn) *rawReader {
 		return nil
 	}
 	r := &rawReader{conn: rc, canSpin: runtime.GOMAXPROCS(0) > 1}
-	readv, fill := r.readv, r.fill
-	r.try = func(fd uintptr) bool { return r.look(fd, readv, &r.rest) }
+	receive, fill := r.receive, r.fill
+	r.try = func(fd uintptr) bool { return r.look(fd, receive, &r.rest) }
 	r.late = func(fd uintptr) bool {
 		there := r.look(fd, fill, &r.first)
 		if !there {
@@ -220,22 +222,28 @@ func (r *rawReader) result(err error) (int, error) {
 
 func (r *rawReader) fill(fd uintptr) {
 	b := r.to.room()
-	r.n, r.errno = transfer(syscall.SYS_READ, fd, unsafe.Pointer(&b[0]), len(b))
+	r.vector[0].Base = &b[0]
+	r.vector[0].SetLen(len(b))
+	r.n, r.errno = transfer(unix.SYS_RECVMSG, fd, &r.msg, r.vector[:1])
+	r.vector[0] = unix.Iovec{}
 }
 
-func (r *rawReader) readv(fd uintptr) {
-	r.n, r.errno = transfer(syscall.SYS_READV, fd, unsafe.Pointer(&r.vector[0]), len(r.vector))
+func (r *rawReader) receive(fd uintptr) {
+	r.n, r.errno = transfer(unix.SYS_RECVMSG, fd, &r.msg, r.vector[:])
 }
 
-// transfer reads or writes without waiting. So it keeps its P: the runtime takes those
-// of system calls that last for 20 µs, as these do where they copy much, and a call
-// that finds its P gone waits for another. What has to stop all goroutines waits
-// for it instead, 0.3 ms for all that the socket takes at once.
-func transfer(call, fd uintptr, p unsafe.Pointer, n int) (int, syscall.Errno) {
+// transfer sends or receives without waiting, whatever mode somebody has put the socket
+// in. So it keeps its P: the runtime takes those of system calls that last for 20 µs, as
+// these do where they copy much, and a call that finds its P gone waits for another.
+// What has to stop all goroutines waits for it instead, 0.3 ms for all that the socket
+// takes at once.
+func transfer(call, fd uintptr, m *unix.Msghdr, vector []unix.Iovec) (int, syscall.Errno) {
+	m.Iov = &vector[0]
+	m.SetIovlen(len(vector))
 	for {
-		r, _, errno := syscall.RawSyscall(call, fd, uintptr(p), uintptr(n))
+		n, _, errno := syscall.RawSyscall(call, fd, uintptr(unsafe.Pointer(m)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 		if errno != syscall.EINTR {
-			return int(r), errno
+			return int(n), errno
 		}
 	}
 }
