@@ -1,5 +1,7 @@
 package codec
 
+import "github.com/verbena-rpc/verbena/pool"
+
 // Raw sends bytes as they are. It encodes []byte and *[]byte, and decodes into
 // *[]byte. Use the pointer where allocations count: putting a []byte into an
 // interface costs one.
@@ -27,7 +29,7 @@ func (c rawCodec) MarshalTo(dst []byte, msg any) (int, error) {
 	if len(b) > len(dst) {
 		return 0, fail(c, "marshal", msg, ErrShort)
 	}
-	return copy(dst, b), nil
+	return pool.Copy(dst, b), nil
 }
 
 func (c rawCodec) Unmarshal(src []byte, msg any) error {

@@ -6,6 +6,8 @@ import (
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/verbena-rpc/verbena/pool"
 )
 
 // PutVarint puts an integer.
@@ -94,6 +96,6 @@ func put[T []byte | string](b []byte, v T) []byte {
 	if at < 0 {
 		return nil
 	}
-	copy(b[at:], v)
+	pool.Copy(b[at:], v)
 	return b[:at]
 }

@@ -217,7 +217,11 @@ func (l *link) Help(done *transport.Signal, waiting *atomic.Int32) bool {
 // readFor takes in frames until done is set, or something has stopped it.
 func (l *link) readFor(done *transport.Signal) (stopped bool) {
 	p := &l.in.parser
-	defer p.uncork()
+	p.help(true)
+	defer func() {
+		p.help(false)
+		p.uncork()
+	}()
 	for !done.IsSet() {
 		if _, err := p.pump(); err != nil {
 			return true

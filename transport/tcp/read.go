@@ -133,6 +133,13 @@ func (p *parser) more() error {
 	return p.truncated(p.fill(), got, want)
 }
 
+// help says that a helper reads, who knows that something comes soon.
+func (p *parser) help(on bool) {
+	if p.vec != nil {
+		p.vec.help(on)
+	}
+}
+
 func (p *parser) uncork() {
 	if p.corked {
 		p.corked = false

@@ -4,6 +4,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"runtime"
 	"syscall"
 	"time"
 	"unsafe"
@@ -36,7 +37,7 @@ func setUserTimeout(tc *net.TCPConn, d time.Duration) error {
 	return err
 }
 
-// maxVector is how many pieces of frames one writev takes. More gain nothing: the cost
+// maxVector is how many pieces of frames one write takes. More gain nothing: the cost
 // of the call is spread thin long before.
 const maxVector = 128
 
@@ -51,15 +52,16 @@ type rawWriter struct {
 		vector [fewPieces]unix.Iovec
 	}
 	many   *manyPieces  // nil until more than few were written at once
-	vector []unix.Iovec // of the writev under way
-	n      int          // result of the last writev
+	vector []unix.Iovec // of the write under way
+	msg    unix.Msghdr  // of vector
+	n      int          // result of the last write
 	errno  syscall.Errno
 }
 
 // fewPieces is for how many pieces every link has memory.
 const fewPieces = 8
 
-// manyPieces is the memory for as many as one writev takes, 5 KiB. Links share none:
+// manyPieces is the memory for as many as one write takes, 5 KiB. Links share none:
 // with 256 callers that cost a tenth of the calls.
 type manyPieces struct {
 	pieces [maxVector][]byte
@@ -86,12 +88,12 @@ func newRawWriter(conn net.Conn) *rawWriter {
 		return nil
 	}
 	w := &rawWriter{conn: rc}
-	w.try = func(fd uintptr) bool { w.writev(fd); return true }
-	w.persist = func(fd uintptr) bool { w.writev(fd); return w.errno != syscall.EAGAIN }
+	w.try = func(fd uintptr) bool { w.send(fd); return true }
+	w.persist = func(fd uintptr) bool { w.send(fd); return w.errno != syscall.EAGAIN }
 	return w
 }
 
-// write writes the frames that fit one writev. With block it waits until the
+// write writes the frames that fit one system call. With block it waits until the
 // socket takes some.
 func (w *rawWriter) write(o *outgoing, block bool) (int64, error) {
 	pieces, vector, skip := w.few.pieces[:0], w.few.vector[:], o.written
@@ -132,26 +134,26 @@ func (w *rawWriter) write(o *outgoing, block bool) (int64, error) {
 	return int64(w.n), nil
 }
 
-func (w *rawWriter) writev(fd uintptr) {
-	for {
-		n, _, errno := syscall.Syscall(syscall.SYS_WRITEV, fd, uintptr(unsafe.Pointer(&w.vector[0])), uintptr(len(w.vector)))
-		if errno != syscall.EINTR {
-			w.n, w.errno = int(n), errno
-			return
-		}
-	}
+func (w *rawWriter) send(fd uintptr) {
+	w.n, w.errno = transfer(unix.SYS_SENDMSG, fd, &w.msg, w.vector)
 }
 
 // rawReader reads from a socket to two places in one system call, or to one that
-// is there once there is something to read. It belongs to the reader.
+// is there once there is something to read. It belongs to who has the turn to read.
 type rawReader struct {
 	conn   syscall.RawConn
 	try    func(fd uintptr) bool // made once: a closure per call would allocate
 	late   func(fd uintptr) bool
 	vector [2]unix.Iovec
-	to     *parser // of readLate
-	n      int     // result of the last read
+	msg    unix.Msghdr // of vector
+	to     *parser     // of readLate
+	n      int         // result of the last read
 	errno  syscall.Errno
+
+	canSpin bool // others can run meanwhile; fixed
+	helped  bool // by who waits for what comes; the reader, who waits for anything, never spins
+	first   spin // where a frame is to begin
+	rest    spin // where one has begun
 }
 
 // newRawReader returns nil if conn is not a TCP connection.
@@ -160,18 +162,31 @@ func newRawReader(conn net.Conn) *rawReader {
 	if rc == nil {
 		return nil
 	}
-	r := &rawReader{conn: rc}
-	r.try = func(fd uintptr) bool { r.readv(fd); return r.errno != syscall.EAGAIN }
+	r := &rawReader{conn: rc, canSpin: runtime.GOMAXPROCS(0) > 1}
+	receive, fill := r.receive, r.fill
+	r.try = func(fd uintptr) bool { return r.look(fd, receive, &r.rest) }
 	r.late = func(fd uintptr) bool {
-		r.fill(fd)
-		if r.errno != syscall.EAGAIN {
-			return true
+		there := r.look(fd, fill, &r.first)
+		if !there {
+			r.to.give()
 		}
-		r.to.give()
-		return false
+		return there
 	}
 	return r
 }
+
+// look says whether there was something to read, or is while it is worth to look
+// again.
+func (r *rawReader) look(fd uintptr, read func(fd uintptr), s *spin) bool {
+	there := func() bool {
+		read(fd)
+		return r.errno != syscall.EAGAIN
+	}
+	return there() || r.canSpin && r.helped && s.begin() && s.while(there)
+}
+
+// help says that a helper reads.
+func (r *rawReader) help(on bool) { r.helped = on }
 
 // read waits until there are bytes and fills first, then second, as far as they
 // go. Neither is empty.
@@ -207,21 +222,28 @@ func (r *rawReader) result(err error) (int, error) {
 
 func (r *rawReader) fill(fd uintptr) {
 	b := r.to.room()
-	for {
-		n, _, errno := syscall.Syscall(syscall.SYS_READ, fd, uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)))
-		if errno != syscall.EINTR {
-			r.n, r.errno = int(n), errno
-			return
-		}
-	}
+	r.vector[0].Base = &b[0]
+	r.vector[0].SetLen(len(b))
+	r.n, r.errno = transfer(unix.SYS_RECVMSG, fd, &r.msg, r.vector[:1])
+	r.vector[0] = unix.Iovec{}
 }
 
-func (r *rawReader) readv(fd uintptr) {
+func (r *rawReader) receive(fd uintptr) {
+	r.n, r.errno = transfer(unix.SYS_RECVMSG, fd, &r.msg, r.vector[:])
+}
+
+// transfer sends or receives without waiting, whatever mode somebody has put the socket
+// in. So it keeps its P: the runtime takes those of system calls that last for 20 µs, as
+// these do where they copy much, and a call that finds its P gone waits for another.
+// What has to stop all goroutines waits for it instead, 0.3 ms for all that the socket
+// takes at once.
+func transfer(call, fd uintptr, m *unix.Msghdr, vector []unix.Iovec) (int, syscall.Errno) {
+	m.Iov = &vector[0]
+	m.SetIovlen(len(vector))
 	for {
-		n, _, errno := syscall.Syscall(syscall.SYS_READV, fd, uintptr(unsafe.Pointer(&r.vector[0])), uintptr(len(r.vector)))
+		n, _, errno := syscall.RawSyscall(call, fd, uintptr(unsafe.Pointer(m)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 		if errno != syscall.EINTR {
-			r.n, r.errno = int(n), errno
-			return
+			return int(n), errno
 		}
 	}
 }

@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"net"
+	"syscall"
 	"testing"
 	"time"
 
@@ -52,4 +53,31 @@ func TestPeerTimeout(t *testing.T) {
 		_, err := c.Listen("127.0.0.1:0")
 		require.ErrorContains(t, err, "PeerTimeout")
 	}
+}
+
+// TestTransferNeverWaits: not even where somebody has had the socket block. Nothing
+// else could run then.
+func TestTransferNeverWaits(t *testing.T) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+	require.NoError(t, err)
+	for _, fd := range fds {
+		defer unix.Close(fd) //nolint:errcheck // nothing was written that matters
+	}
+	b := make([]byte, 1<<20)
+	vector := make([]unix.Iovec, 1)
+	vector[0].Base = &b[0]
+	vector[0].SetLen(len(b))
+
+	rescue := time.AfterFunc(time.Second, func() { unix.Write(fds[1], b[:1]) })
+	_, errno := transfer(unix.SYS_RECVMSG, uintptr(fds[0]), new(unix.Msghdr), vector)
+	require.Equal(t, syscall.EAGAIN, errno)
+	require.True(t, rescue.Stop())
+
+	rescue = time.AfterFunc(time.Second, func() { unix.Read(fds[1], make([]byte, 1<<20)) })
+	n, errno := transfer(unix.SYS_SENDMSG, uintptr(fds[0]), new(unix.Msghdr), vector)
+	require.Zero(t, errno)
+	require.Less(t, n, len(b), "what there was room for")
+	require.True(t, rescue.Stop())
+	_, errno = transfer(unix.SYS_SENDMSG, uintptr(fds[0]), new(unix.Msghdr), vector)
+	require.Equal(t, syscall.EAGAIN, errno)
 }

@@ -25,3 +25,5 @@ func newRawReader(net.Conn) *rawReader { return nil }
 func (*rawReader) read(first, _ []byte) (int, error) { panic("tcp: no rawReader here") }
 
 func (*rawReader) readLate(*parser) (int, error) { panic("tcp: no rawReader here") }
+
+func (*rawReader) help(bool) { panic("tcp: no rawReader here") }
