@@ -82,8 +82,9 @@ type Config struct {
 	// smaller of both ports' active MTU.
 	MTU int
 
-	// SQDepth is the number of send slots of a link, 16 to 4096; 0: 256.
-	// More lets more callers have a frame under way.
+	// SQDepth is the number of send slots of a link, 16 to 4096; 0: 256. Four
+	// of them are small, for frames of the link itself. More lets more callers
+	// have a frame under way.
 	SQDepth int
 
 	// RQDepth is the number of receive slots of a link, 8 to 4096; 0: 128,
@@ -92,7 +93,8 @@ type Config struct {
 
 	// SlotSize is the size of a slot of either ring in bytes, 512 to 1 MiB in
 	// multiples of 64; 0: 8448, 4352 on rxe: a block of 8 or 4 KiB and what
-	// goes with it. A frame's payload is at most 72 bytes less. A link pins (SQDepth+RQDepth)*SlotSize bytes.
+	// goes with it. A frame's payload is at most 72 bytes less. A link pins
+	// (SQDepth+RQDepth-4)*SlotSize bytes, and 544.
 	SlotSize int
 
 	// Dedicated is how many QPs of a device have receive slots of their own, up to
@@ -209,6 +211,19 @@ func (c *Config) slots(shares bool) int {
 		return sends
 	}
 	return sends + window
+}
+
+// split is where an endpoint's memory has receive slots, behind its send slots, and
+// where these end, and the slots for frames of the link itself begin.
+func (c *Config) split(shares bool) (sends, end int) {
+	n, _ := c.queues(shares)
+	return (n - credit.Reserve) * c.SlotSize, (c.slots(shares) - credit.Reserve) * c.SlotSize
+}
+
+// memory is how many bytes an endpoint has registered.
+func (c *Config) memory(shares bool) int {
+	_, end := c.split(shares)
+	return end + credit.Reserve*linkFrame
 }
 
 // mtuCode is the code of an MTU in bytes, 0 if there is none.

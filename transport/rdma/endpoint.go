@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/verbena-rpc/verbena/pool"
+	"github.com/verbena-rpc/verbena/transport/rdma/internal/credit"
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/qpstate"
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/wrid"
@@ -50,13 +51,25 @@ type endpoint struct {
 	tookLast chan struct{} // of one: the QP in ERR took its last shared receive
 }
 
-// rings is the memory of an endpoint: send slots, then receive slots. Or it is
-// a chunk of shared receive slots.
+// rings is the memory of an endpoint: send slots, receive slots, then those for
+// frames of the link itself. Or it is a chunk of shared receive slots.
 type rings struct {
 	arena *pool.Arena
 	mr    verbs.MR
 	held  bool // a caller has not given a slot back
 }
+
+// region is registered memory.
+type region struct {
+	mem  []byte
+	addr uint64
+	key  uint32
+}
+
+func (r *rings) region() region { return region{r.arena.Bytes(), r.mr.Addr(), r.mr.LKey()} }
+
+// cut is n bytes of the region, from at on.
+func (m region) cut(at, n int) region { return region{m.mem[at:][:n:n], m.addr + uint64(at), m.key} }
 
 // free gives the memory back; the QP is destroyed. Memory that the device or
 // a caller may still reach stays mapped for ever.
@@ -84,7 +97,7 @@ func (d *device) newEndpoint(port uint8) (_ *endpoint, err error) {
 		}
 	}()
 
-	if ep.rings, err = d.newRings(d.cfg.slots(ep.shares) * d.cfg.SlotSize); err != nil {
+	if ep.rings, err = d.newRings(d.cfg.memory(ep.shares)); err != nil {
 		return nil, err
 	}
 	undo = append(undo, func() { ep.rings.free() })
@@ -130,13 +143,12 @@ func (ep *endpoint) createQP() (err error) {
 
 // begin starts a life: empty rings, INIT, receives posted, known to the poller.
 func (ep *endpoint) begin() error {
-	cfg, base := &ep.dev.cfg, ep.rings.mr.Addr()
-	mem, key := ep.rings.arena.Bytes(), ep.rings.mr.LKey()
+	cfg, all := &ep.dev.cfg, ep.rings.region()
 	sends, window := cfg.queues(ep.shares)
-	split := sends * cfg.SlotSize
+	split, end := cfg.split(ep.shares)
 	generation := uint16(ep.generation.Load() % wrid.Generations)
 	ep.link.Store(nil)
-	ep.send = newSendRing(mem[:split], base, key, cfg, ep.qp.Caps().MaxInlineData)
+	ep.send = newSendRing(sends, all.cut(end, credit.Reserve*linkFrame), all.cut(0, split), cfg, ep.qp.Caps().MaxInlineData)
 	ep.recv = recvRing{}
 	ep.drained = make(chan struct{})
 	ep.lives++
@@ -148,7 +160,8 @@ func (ep *endpoint) begin() error {
 			return err
 		}
 	} else {
-		ep.recv.add(mem[split:], base+uint64(split), key, window, cfg.SlotSize, wrid.Make(wrid.Recv, generation, ep.index, 0))
+		at := all.cut(split, end-split)
+		ep.recv.add(at.mem, at.addr, at.key, window, cfg.SlotSize, wrid.Make(wrid.Recv, generation, ep.index, 0))
 		if n, err := ep.recv.post(ep.qp); err != nil {
 			return &SetupError{ep.dev.name, fmt.Sprintf("post receive %d of %d", n+1, window), err}
 		}

@@ -32,22 +32,26 @@ import (
 // takes the last slot; and a drained ring has a completion for its last entry.
 const sendBatch = 32
 
+// linkFrame is the size of the slots for frames of the link itself, in bytes: PONG
+// is the longest of them.
+const linkFrame = wire.HeaderSize + wire.MaxPing + wire.SumSize
+
 // sendRing is the send queue of an endpoint for one of its lives: as many slots
 // as the queue has entries, so that a slot in hand is room in the queue (case
-// 22). Slots below credit.Reserve are for frames of the link alone. It is not
-// used again for the next life: a caller that is late finds it empty.
+// 22). Those below credit.Reserve are for frames of the link alone, and small; the
+// first is kept for CREDIT, so that nothing that waits for the peer's credit keeps
+// ours from it. The ring is not used again for the next life: a caller that is late
+// finds it empty.
 //
 // Who holds a slot owns its memory and its entry in slots: a caller from
 // Reserve to Commit, the flusher until it is posted, the device until it
 // completed. A link that dies takes mu and keeps it: no frame is posted then.
 type sendRing struct {
-	mem      []byte
-	addr     uint64
-	slotSize int
-	inline   uint32 // bytes
+	inline uint32 // bytes
 
 	free      *ring.Stack
-	reserved  *ring.Stack // free slots below credit.Reserve
+	reserved  *ring.Stack // free slots below credit.Reserve, but for the first
+	owing     atomic.Bool // a CREDIT has the first
 	bulk      atomic.Int32
 	bulkLimit int32
 	slots     []sendSlot
@@ -70,8 +74,12 @@ type sendRing struct {
 	unmarked bool // the last sends posted are not signalled; the marker behind them is not posted yet
 }
 
-// sendSlot is what is known of the frame in a slot.
+// sendSlot is room for a frame, and what is known of the frame in it.
 type sendSlot struct {
+	mem  []byte
+	addr uint64 // of mem
+	key  uint32 // of its registration
+
 	bulk   bool         // it counts in sendRing.bulk
 	class  credit.Class // from Commit on
 	length uint32       // of the payload; from Commit on, of the frame
@@ -79,26 +87,36 @@ type sendSlot struct {
 	ticket uint32       // number of the frame among those that went to the fifos
 }
 
-func newSendRing(mem []byte, addr uint64, key uint32, cfg *Config, inline int) *sendRing {
-	n := len(mem) / cfg.SlotSize
+// newSendRing makes a ring of n slots: those of the link in own, the others in
+// rest.
+func newSendRing(n int, own, rest region, cfg *Config, inline int) *sendRing {
 	size := 1 << bits.Len(uint(n-1))
 	r := &sendRing{
-		mem: mem, addr: addr, slotSize: cfg.SlotSize, inline: uint32(inline),
-		free: ring.NewStack(n), reserved: ring.NewStack(n), published: ring.NewQueue(n),
+		inline: uint32(inline),
+		free:   ring.NewStack(n), reserved: ring.NewStack(n), published: ring.NewQueue(n),
 		bulkLimit: int32(n-credit.Reserve) / 2, // and half the window, once that is known
-		slots:     make([]sendSlot, n),
 		order:     make([]uint32, size),
 		mask:      uint32(size - 1),
 		queues:    [2]fifo{emptyFIFO, emptyFIFO},
 		returned:  make(chan struct{}, 1),
 	}
+	r.slots = rest.slots(own.slots(nil, credit.Reserve, linkFrame), n-credit.Reserve, cfg.SlotSize)
 	for slot := n - 1; slot >= 0; slot-- {
 		r.put(uint32(slot))
 	}
 	for i := range r.wrs {
-		r.wrs[i] = verbs.SendWR{Opcode: verbs.OpSend, LKey: key}
+		r.wrs[i].Opcode = verbs.OpSend
 	}
 	return r
+}
+
+// slots appends the first n slots of so many bytes in the region.
+func (m region) slots(to []sendSlot, n, size int) []sendSlot {
+	for i := range n {
+		at := m.cut(i*size, size)
+		to = append(to, sendSlot{mem: at.mem, addr: at.addr, key: at.key})
+	}
+	return to
 }
 
 // take takes a free slot for a frame of the class, if there is one.
@@ -131,11 +149,22 @@ func (r *sendRing) put(slot uint32) {
 		e.bulk = false
 		r.bulk.Add(-1)
 	}
-	if slot < credit.Reserve {
+	switch {
+	case slot == 0:
+		r.owing.Store(false)
+	case slot < credit.Reserve:
 		r.reserved.Push(slot)
-	} else {
+	default:
 		r.free.Push(slot)
 	}
+}
+
+// takeForCredit takes a slot for a CREDIT. The flush lock is held.
+func (r *sendRing) takeForCredit() (slot uint32, ok bool) {
+	if slot, ok = r.take(transport.Control); ok {
+		return slot, true
+	}
+	return 0, r.owing.CompareAndSwap(false, true)
 }
 
 // outstanding says that a completion or credit is waited for. Any goroutine may
@@ -168,6 +197,9 @@ func (l *link) Reserve(ctx context.Context, class transport.Class, n int) (trans
 	if err := l.dead(); err != nil {
 		return transport.Slot{}, err
 	}
+	if class == transport.Control && n > wire.MaxPing {
+		class = transport.Small // what little a session has to say that is so long
+	}
 	r := l.send
 	// Who finds others waiting goes behind them; frames of the link have
 	// slots of their own.
@@ -182,9 +214,9 @@ func (l *link) Reserve(ctx context.Context, class transport.Class, n int) (trans
 			return transport.Slot{}, err
 		}
 	}
-	r.slots[slot].length = uint32(n)
-	at := int(slot)*r.slotSize + wire.HeaderSize
-	return transport.Slot{Payload: r.mem[at : at+n : at+n], Token: uint64(slot), Ref: l}, nil
+	e := &r.slots[slot]
+	e.length = uint32(n)
+	return transport.Slot{Payload: e.mem[wire.HeaderSize:][:n:n], Token: uint64(slot), Ref: l}, nil
 }
 
 // Discard gives a slot back.
@@ -204,6 +236,9 @@ func (l *link) Discard(s transport.Slot) {
 func (r *sendRing) home(ctx context.Context) bool {
 	want := len(r.slots) - int(r.posted.Load()-r.completed.Load())
 	for n := 0; ; {
+		if r.owing.CompareAndSwap(false, true) {
+			n++
+		}
 		for _, q := range []func() (uint32, bool){r.published.Pop, r.free.Pop, r.reserved.Pop} {
 			for _, ok := q(); ok; _, ok = q() {
 				n++
@@ -249,7 +284,7 @@ func (l *link) draft(slot uint32, h wire.Header) {
 		h.Flags &^= wire.Sum
 	}
 	e.class, e.length = classOf(h.Kind), uint32(h.FrameSize())
-	frame := r.mem[int(slot)*r.slotSize:][:e.length]
+	frame := e.mem[:e.length]
 	h.Draft(frame)
 	if h.Flags&wire.Sum != 0 {
 		end := wire.HeaderSize + int(h.Length)
@@ -295,7 +330,7 @@ func (l *link) sendable() bool {
 // creditDue says that a CREDIT frame is owed and can be sent.
 func (l *link) creditDue() bool {
 	r := l.send
-	return l.grants.Due() && l.window.May(credit.Credit) && !(r.reserved.Empty() && r.free.Empty())
+	return l.grants.Due() && l.window.May(credit.Credit) && !(r.owing.Load() && r.reserved.Empty() && r.free.Empty())
 }
 
 // pump posts all that may be posted. The flush lock is held.
@@ -305,7 +340,7 @@ func (l *link) pump() {
 		start := r.posted.Load()
 		n := l.gather(start)
 		if n == 0 && l.creditDue() {
-			if slot, ok := r.take(transport.Control); ok {
+			if slot, ok := r.takeForCredit(); ok {
 				r.slots[slot].length = 0
 				l.draft(slot, wire.Header{Kind: wire.Credit})
 				r.order[start&r.mask] = slot
@@ -397,16 +432,15 @@ func (l *link) post(start, n uint32) {
 	r := l.send
 	grant, size := l.grants.Stamp(), uint64(0)
 	for i := range n {
-		slot := r.order[(start+i)&r.mask]
-		offset, length := int(slot)*r.slotSize, r.slots[slot].length
-		wire.Seal(r.mem[offset:], grant)
+		e := &r.slots[r.order[(start+i)&r.mask]]
+		wire.Seal(e.mem, grant)
 		wr := &r.wrs[i]
 		wr.ID = uint64(wrid.Make(wrid.Send, l.generation, l.ep.index, start+i))
-		wr.Addr, wr.Length, wr.Flags = r.addr+uint64(offset), length, 0
-		if length <= r.inline {
+		wr.Addr, wr.Length, wr.LKey, wr.Flags = e.addr, e.length, e.key, 0
+		if e.length <= r.inline {
 			wr.Flags = verbs.SendInline
 		}
-		size += uint64(length)
+		size += uint64(e.length)
 	}
 	r.wrs[n-1].Flags |= verbs.SendSignaled
 	r.posted.Store(start + n) // before a completion can come
