@@ -51,13 +51,13 @@ func nullLink(b *testing.B) (*link, *nullCQ, *nullQP) {
 	cfg := Config{}.withDefaults(&verbs.DeviceAttr{})
 	d := &device{cfg: cfg}
 	p := &poller{dev: d, cq: cq, table: make([]atomic.Pointer[endpoint], 1)}
-	arena, err := pool.NewArena(cfg.memory(false))
+	arena, err := pool.NewArena(cfg.memory())
 	require.NoError(b, err)
 	b.Cleanup(func() { require.NoError(b, arena.Close()) })
 	ep := &endpoint{dev: d, poller: p, qp: qp}
-	split, end := cfg.split(false)
+	split, end := cfg.split()
 	all := region{arena.Bytes(), 0, 1}
-	ep.send = newSendRing(cfg.SQDepth, all.cut(end, credit.Reserve*linkFrame), all.cut(0, split), &cfg, 256)
+	ep.send = newSendRing(cfg.SQDepth, all.cut(end, credit.Reserve*linkFrame), all.cut(0, split), nil, &cfg, 256)
 	ep.recv.add(all.mem[split:end], 0, 1, cfg.RQDepth, cfg.SlotSize, wrid.Make(wrid.Recv, 0, 0, 0))
 	_, err = ep.recv.post(qp)
 	require.NoError(b, err)
