@@ -104,8 +104,8 @@ type Config struct {
 	// completions the CQs have too little room, share the slots of their poller,
 	// and have a window of 16 frames and as many sends under way as that allows, if
 	// SQDepth and RQDepth are not less: they pin 4 KiB each, and take little room
-	// in a CQ. Their peers may find no slot free, which delays a frame by a
-	// millisecond or more.
+	// in a CQ. With many callers they are slower by a third or more, and their
+	// peers may find no slot free, which delays a frame by a millisecond or more.
 	Dedicated int
 
 	// SharedSlots is how many receive slots QPs of a poller share at most, 8 to
