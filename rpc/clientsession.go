@@ -98,7 +98,7 @@ func (s *clientSession) exchange(ctx context.Context, p *pending, id uint64, m *
 func (s *clientSession) await(ctx context.Context, p *pending, id uint64) bool {
 	alone := s.waiting.Add(1) == 1
 	if alone {
-		for len(p.done) == 0 && s.lane.Help(p.done, &s.waiting) && s.waiting.Load() == 1 && ctx.Err() == nil {
+		for !p.done.IsSet() && s.lane.Help(&p.done, &s.waiting) && s.waiting.Load() == 1 && ctx.Err() == nil {
 		}
 	}
 	there := p.await(id, ctx.Done())
@@ -140,7 +140,7 @@ func (s *clientSession) request(ctx context.Context, p *pending, id uint64, m *M
 // withdraw ends a call whose request has not left, and drops what ended it first.
 func (s *clientSession) withdraw(p *pending, id uint64) {
 	if !p.end(id) {
-		<-p.done
+		p.done.Wait()
 		release(p.outcome.payload)
 	}
 }

@@ -179,7 +179,7 @@ func (e *fakeEnd) SendFill(ctx context.Context, h *wire.Header, n int, fill func
 	return e.Send(ctx, *h, msg)
 }
 
-func (e *fakeEnd) Help(<-chan struct{}, *atomic.Int32) bool {
+func (e *fakeEnd) Help(*transport.Signal, *atomic.Int32) bool {
 	e.helped.Add(1)
 	return false
 }

@@ -23,7 +23,7 @@ type lane interface {
 	SendBuf(ctx context.Context, h wire.Header, msg *pool.Buf) error
 	SendFill(ctx context.Context, h *wire.Header, n int, fill func(dst []byte) error) error
 	Forget(call uint64)
-	Help(done <-chan struct{}, waiting *atomic.Int32) bool
+	Help(done *transport.Signal, waiting *atomic.Int32) bool
 	Rouse()
 }
 

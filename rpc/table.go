@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/verbena-rpc/verbena/pool"
+	"github.com/verbena-rpc/verbena/transport"
 	"github.com/verbena-rpc/verbena/transport/wire"
 )
 
@@ -12,7 +13,7 @@ import (
 //
 // It belongs to the goroutine that took it from the table, until that gives it
 // back. Meanwhile id is not 0, and whoever swaps it to 0 ends the call: either
-// the session, which then fills in outcome and puts a token into done, or the
+// the session, which then fills in outcome and sets done, or the
 // caller itself, after which nothing will come. This is all the synchronisation
 // there is between a reply, a cancel and the end of the session.
 type pending struct {
@@ -21,7 +22,7 @@ type pending struct {
 
 	index   uint32
 	uses    uint64 // of the holder
-	done    chan struct{}
+	done    transport.Signal
 	outcome outcome
 	header  wire.Header // of the holder: the frames that it sends
 }
@@ -38,27 +39,31 @@ type outcome struct {
 func (p *pending) end(id uint64) bool { return id != 0 && p.id.CompareAndSwap(id, 0) }
 
 // await waits for the outcome of call id; false: canceled came first, and ended
-// the call. A select costs 100 ns more than a receive, and where the peer is
-// quick the outcome may be there.
+// the call. A select costs 100 ns more than a receive.
 func (p *pending) await(id uint64, canceled <-chan struct{}) bool {
-	if canceled != nil && len(p.done) == 0 {
+	woken := p.done.Await()
+	if woken == nil {
+		return true
+	}
+	if canceled != nil {
 		select {
-		case <-p.done:
+		case <-woken:
 			return true
 		case <-canceled:
 			if p.end(id) {
+				p.done.Cancel()
 				return false
 			}
 		}
 	}
-	<-p.done // or it is on its way
+	<-woken // it is on its way
 	return true
 }
 
 // finish hands the outcome to the holder. Only who ended the call may.
 func (p *pending) finish(out outcome) {
 	p.outcome = out
-	p.done <- struct{}{}
+	p.done.Set()
 }
 
 // table holds the calls of a session, limit at most. All methods may be called
@@ -148,7 +153,6 @@ func (t *table) extend() bool {
 	t.grown++
 	for i := len(chunk) - 1; i >= 0; i-- {
 		chunk[i].index = uint32(first + i)
-		chunk[i].done = make(chan struct{}, 1)
 		t.push(&chunk[i])
 	}
 	return true

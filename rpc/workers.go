@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/verbena-rpc/verbena/transport"
 )
 
 // idleTime is how long a worker waits for work before it ends: long enough to
@@ -75,9 +77,9 @@ type sized interface{ size() int }
 
 // share is what one session has of the workers. workers.mu guards it.
 type share[T sized] struct {
-	maxBytes int64                                                  // of the tasks that wait, and of the replies in the outbox; fixed
-	help     func(done <-chan struct{}, waiting *atomic.Int32) bool // that of its lane; nil: nothing can be taken in; fixed
-	rouse    func()                                                 // that of its lane; fixed
+	maxBytes int64                                                    // of the tasks that wait, and of the replies in the outbox; fixed
+	help     func(done *transport.Signal, waiting *atomic.Int32) bool // that of its lane; nil: nothing can be taken in; fixed
+	rouse    func()                                                   // that of its lane; fixed
 
 	queue   fifo[T]
 	bytes   int64
@@ -88,7 +90,7 @@ type share[T sized] struct {
 // worker is a goroutine that runs tasks. Whoever takes it from the idle stack
 // tells it to search, or to end.
 type worker[T sized] struct {
-	search chan struct{} // capacity 1
+	search transport.Signal
 	ends   bool          // set before it is told
 	run    func(T) int64 // nil until it has begun; returns when the task was done but for its answer; 0: nobody knows
 
@@ -154,7 +156,7 @@ func (w *workers[T]) rouse() *worker[T] {
 	case w.count < w.limit:
 		w.count++
 		w.searching++
-		return &worker[T]{search: make(chan struct{}, 1)}
+		return new(worker[T])
 	}
 	return nil
 }
@@ -168,7 +170,7 @@ func (w *workers[T]) wake(k *worker[T], sh *share[T]) {
 		k.run = w.runner()
 		go k.loop(w, nil)
 	default:
-		k.search <- struct{}{}
+		k.search.Set()
 		if helping := k.helping.Load(); helping != nil && helping != sh {
 			helping.rouse()
 		}
@@ -248,7 +250,7 @@ func (k *worker[T]) wait(w *workers[T], last *share[T], alone bool) bool {
 	if helps {
 		k.help(w, last)
 	}
-	<-k.search
+	k.search.Wait()
 	k.told = clock()
 	return !k.ends
 }
@@ -265,7 +267,7 @@ func (k *worker[T]) help(w *workers[T], last *share[T]) {
 	}
 	k.helped = last
 	k.helping.Store(last)
-	for len(k.search) == 0 && last.help(k.search, &w.tasks) {
+	for !k.search.IsSet() && last.help(&k.search, &w.tasks) {
 	}
 	k.helping.Store(nil)
 }
@@ -339,7 +341,7 @@ func (w *workers[T]) close() {
 func (w *workers[T]) release(n int) {
 	for _, k := range w.idle[:n] {
 		k.ends = true
-		k.search <- struct{}{}
+		k.search.Set()
 	}
 	w.count -= n
 	rest := copy(w.idle, w.idle[n:])

@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/verbena-rpc/verbena/transport"
 )
 
 // helpedShare is the share of a session whose lane has somebody take in what is
@@ -49,11 +51,11 @@ func newHelpedShare() *helpedShare {
 	return h
 }
 
-func (h *helpedShare) help(done <-chan struct{}, waiting *atomic.Int32) bool {
+func (h *helpedShare) help(done *transport.Signal, waiting *atomic.Int32) bool {
 	h.calls.Add(1)
 	h.inside.Add(1)
 	defer h.inside.Add(-1)
-	for len(done) == 0 {
+	for !done.IsSet() {
 		select {
 		case f := <-h.arrives:
 			f()
@@ -180,7 +182,7 @@ func TestHelpersTakeTurns(t *testing.T) {
 	var ran sync.WaitGroup
 	var most, helped atomic.Int32
 	submit := func() { w.submit(&h.share, ran.Done) }
-	h.share.help = func(done <-chan struct{}, _ *atomic.Int32) bool {
+	h.share.help = func(done *transport.Signal, _ *atomic.Int32) bool {
 		if h.inside.Add(1) > 1 {
 			most.Store(2)
 		}
@@ -192,7 +194,7 @@ func TestHelpersTakeTurns(t *testing.T) {
 				f()
 			default:
 			}
-			if len(done) > 0 {
+			if done.IsSet() {
 				return true
 			}
 		}

@@ -17,16 +17,23 @@ const (
 	owedBytes  = 512 << 10
 )
 
+// lazyFrames is of how many small frames of the lane the frames that go back need
+// not say that they were taken in: whoever keeps them has less to do if it is told
+// of many at once. Frames that are not small hold buffers, so that of these each
+// says what is true.
+const lazyFrames = 16
+
 // incoming is the receiving half of a lane: it takes in each frame once, in
 // the order of numbers, from the one path that may deliver, and puts messages
 // together. What other paths still bring is dropped: it comes again.
 //
 // Session.sinkMu guards it, but for what is atomic, and callers of all methods but
-// say and unsaid hold it: a frame is taken in under the lock under which the
+// say, mention and unsaid hold it: a frame is taken in under the lock under which the
 // message that it completes goes to the sink.
 type incoming struct {
 	expected   atomic.Uint32 // number of the next frame
 	said       atomic.Uint32 // of expected, to the peer
+	hasty      atomic.Uint32 // number after the last frame that was not small
 	duplicates atomic.Uint64
 
 	from  *path // that may deliver; nil: none
@@ -42,6 +49,15 @@ func (in *incoming) say() uint32 {
 		in.said.Store(e)
 	}
 	return e
+}
+
+// mention is what a frame of the lane tells the peer beside its message.
+func (in *incoming) mention() uint32 {
+	said := in.said.Load()
+	if in.expected.Load()-said < lazyFrames && int32(in.hasty.Load()-said) <= 0 {
+		return said
+	}
+	return in.say()
 }
 
 // unsaid says that the peer does not know of all that was taken in.
@@ -99,7 +115,11 @@ func (in *incoming) frame(p *path, h *wire.Header, payload []byte, m *Message) (
 		return false, false, nil
 	}
 	said := in.said.Load() // first: of what is said meanwhile no ACK is due
-	due = in.owed.add(in.expected.Add(1), said, h.Length)
+	next := in.expected.Add(1)
+	if h.Length > smallKept {
+		in.hasty.Store(next)
+	}
+	due = in.owed.add(next, said, h.Length)
 	if payload != nil {
 		whole, err = in.parts.take(h, payload, m)
 	} else {

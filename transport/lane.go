@@ -100,7 +100,7 @@ func (l *Lane) commit(slot *Slot, h *wire.Header, more bool) error {
 	if l.s.sums && len(slot.Payload) > 0 {
 		h.Flags |= wire.Sum
 	}
-	pump, err := l.out.send(slot, h, l.in.say(), more)
+	pump, err := l.out.send(slot, h, l.in.mention(), more)
 	if err != nil {
 		return err
 	}
@@ -282,7 +282,7 @@ func (l *Lane) chunks(ctx context.Context, h *wire.Header, msg *pool.Buf) (begun
 }
 
 // Help lets a caller take in what arrives while it waits; see Helper.
-func (l *Lane) Help(done <-chan struct{}, waiting *atomic.Int32) bool {
+func (l *Lane) Help(done *Signal, waiting *atomic.Int32) bool {
 	c := l.out.bound.Load()
 	return c != nil && c.helper != nil && c.helper.Help(done, waiting)
 }

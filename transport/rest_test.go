@@ -17,8 +17,8 @@ import (
 func lone(t *testing.T, c, s peer) {
 	t.Helper()
 	receive := func(from, to peer) {
-		for len(to.sink.came) > 0 {
-			<-to.sink.came
+		if to.sink.came.IsSet() {
+			to.sink.came.Wait()
 		}
 		go func() {
 			time.Sleep(100 * time.Microsecond) // the other waits by then
@@ -26,7 +26,7 @@ func lone(t *testing.T, c, s peer) {
 		}()
 		var waiting atomic.Int32
 		waiting.Add(1)
-		to.Lane().Help(to.sink.came, &waiting)
+		to.Lane().Help(&to.sink.came, &waiting)
 		within(t, to.sink.messages)
 	}
 	for range 50 {

@@ -15,8 +15,8 @@ type restingLink struct {
 
 func newRestingLink() *restingLink { return &restingLink{nullLink: newNullLink(TCP)} }
 
-func (l *restingLink) Help(<-chan struct{}, *atomic.Int32) bool { return false }
-func (l *restingLink) Rouse()                                   { l.roused++ }
+func (l *restingLink) Help(*Signal, *atomic.Int32) bool { return false }
+func (l *restingLink) Rouse()                           { l.roused++ }
 
 // A link that a lane leaves takes in itself what the session gets there, however
 // the lane left; one that it stays on is left alone.

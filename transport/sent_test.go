@@ -153,6 +153,40 @@ func TestRepliesAreAcknowledgements(t *testing.T) {
 	}
 }
 
+// Frames tell the peer of small frames when there are many, of others at once.
+func TestMention(t *testing.T) {
+	var in incoming
+	in.parts.maxMessage = 1 << 10
+	p := &path{}
+	in.move(p)
+	takes := func(length uint32) {
+		t.Helper()
+		var m Message
+		h := wire.Header{Kind: wire.Call, Lane: LaneID, Seq: in.expected.Load(), Length: length, Total: length}
+		_, _, err := in.frame(p, &h, make([]byte, length), &m)
+		require.NoError(t, err)
+		if m.Payload != nil {
+			m.Payload.Release()
+		}
+	}
+	for range lazyFrames - 1 {
+		takes(smallKept)
+		require.Zero(t, in.mention())
+	}
+	require.True(t, in.unsaid())
+	takes(0)
+	require.EqualValues(t, lazyFrames, in.mention())
+	require.False(t, in.unsaid())
+	takes(1)
+	require.EqualValues(t, lazyFrames, in.mention())
+	takes(smallKept + 1)
+	takes(1)
+	require.EqualValues(t, lazyFrames+3, in.mention(), "it holds a buffer of the peer's")
+	takes(1)
+	require.EqualValues(t, lazyFrames+3, in.mention())
+	require.EqualValues(t, lazyFrames+4, in.say())
+}
+
 // What is taken in while the peer is told of what was before counts as owed: an
 // ACK is due after so many bytes, whatever this side says meanwhile.
 func TestOwedWhileSaying(t *testing.T) {

@@ -21,7 +21,7 @@ const patience = 30 * time.Second
 // sink is a Sink that hands on what it gets.
 type sink struct {
 	messages chan transport.Message
-	came     chan struct{} // one token: a message has come since it was taken
+	came     transport.Signal // a message has come since it was taken
 	goAway   chan struct{}
 	ended    chan error
 	over     bool // Ended was called
@@ -30,7 +30,6 @@ type sink struct {
 func newSink() *sink {
 	return &sink{
 		messages: make(chan transport.Message, 1024),
-		came:     make(chan struct{}, 1),
 		goAway:   make(chan struct{}, 16),
 		ended:    make(chan error, 16),
 	}
@@ -39,10 +38,7 @@ func newSink() *sink {
 func (s *sink) Message(m transport.Message) {
 	s.check()
 	s.messages <- m
-	select {
-	case s.came <- struct{}{}:
-	default:
-	}
+	s.came.Set()
 }
 func (s *sink) GoAway()         { s.check(); s.goAway <- struct{}{} }
 func (s *sink) Ended(err error) { s.check(); s.over = true; s.ended <- err }

@@ -115,12 +115,12 @@ type Link interface {
 // Helper is a Link on which who waits for a message may take in what arrives,
 // so that it need not be woken.
 type Helper interface {
-	// Help takes in what arrives until done has an entry, for a time that makes
+	// Help takes in what arrives until done is set, for a time that makes
 	// it worth while, and says whether it was; else the caller had better wait
 	// in the usual way. waiting is how many wait for messages of the link: with
 	// others about, Help sees to it that somebody goes on when it returns.
 	// Receivers are called on the caller's goroutine.
-	Help(done <-chan struct{}, waiting *atomic.Int32) bool
+	Help(done *Signal, waiting *atomic.Int32) bool
 }
 
 // Rouser is a Helper whose Help sleeps until something arrives on the link, and
@@ -131,7 +131,7 @@ type Rouser interface {
 
 	// Rouse has the link take in what arrives itself, at once, also where it was
 	// about to leave that to helpers, and ends a Help that is under way. It does
-	// not wait. Call it when done has got an entry that the link did not bring,
+	// not wait. Call it when something set done that the link did not bring,
 	// and when who has helped does not come back soon.
 	Rouse()
 }

@@ -17,7 +17,7 @@ import (
 type helped struct {
 	*side
 	helper  transport.Helper
-	done    chan struct{}
+	done    transport.Signal
 	waiting atomic.Int32
 	rand    *rand.Rand
 	spare   []uint64 // ids of frames that nobody waits for
@@ -27,13 +27,13 @@ type helped struct {
 const unawaited = 1 << 40
 
 func newHelped(s *side, helper transport.Helper, seed uint64) *helped {
-	w := &helped{side: s, helper: helper, done: make(chan struct{}, 1), rand: rand.New(rand.NewPCG(seed, 0))}
+	w := &helped{side: s, helper: helper, rand: rand.New(rand.NewPCG(seed, 0))}
 	s.onFrame = func(h *wire.Header) error {
 		if h.Call&unawaited != 0 {
 			w.spare = append(w.spare, h.Call&^unawaited)
 			return nil
 		}
-		w.done <- struct{}{}
+		w.done.Set()
 		return nil
 	}
 	return w
@@ -44,11 +44,15 @@ func (w *helped) wait() {
 	w.waiting.Add(1)
 	defer w.waiting.Add(-1)
 	if w.rand.IntN(8) > 0 {
-		for len(w.done) == 0 && w.helper.Help(w.done, &w.waiting) {
+		for !w.done.IsSet() && w.helper.Help(&w.done, &w.waiting) {
 		}
 	}
+	woken := w.done.Await()
+	if woken == nil {
+		return
+	}
 	select {
-	case <-w.done:
+	case <-woken:
 	case <-time.After(patience):
 		w.t.Error("a frame is missing")
 	}
@@ -137,10 +141,14 @@ func testCloseWhileHelped(t *testing.T, pair Pair) {
 						return
 					}
 					if (n+i)%2 == 1 {
-						for len(w.done) == 0 && w.helper.Help(w.done, &w.waiting) {
+						for !w.done.IsSet() && w.helper.Help(&w.done, &w.waiting) {
+						}
+						woken := w.done.Await()
+						if woken == nil {
+							continue
 						}
 						select {
-						case <-w.done:
+						case <-woken:
 						case <-w.Done():
 							return
 						}

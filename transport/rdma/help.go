@@ -4,6 +4,8 @@ import (
 	"runtime"
 	"sync/atomic"
 	"time"
+
+	"github.com/verbena-rpc/verbena/transport"
 )
 
 const (
@@ -20,7 +22,7 @@ const (
 )
 
 // Help polls for a caller who waits. See transport.Helper.
-func (l *link) Help(done <-chan struct{}, waiting *atomic.Int32) bool {
+func (l *link) Help(done *transport.Signal, waiting *atomic.Int32) bool {
 	p := l.ep.poller
 	limit := helpTime
 	switch p.dev.cfg.Poll {
@@ -31,7 +33,7 @@ func (l *link) Help(done <-chan struct{}, waiting *atomic.Int32) bool {
 	}
 	p.helpers.Add(1)
 	defer func() {
-		if p.helpers.Add(-1) == 0 && (len(done) == 0 || waiting.Load() > 1) {
+		if p.helpers.Add(-1) == 0 && (!done.IsSet() || waiting.Load() > 1) {
 			p.resume()
 		}
 	}()
@@ -48,7 +50,7 @@ func (l *link) Help(done <-chan struct{}, waiting *atomic.Int32) bool {
 				p.turn.Unlock()
 				turns++
 			}
-			if len(done) > 0 {
+			if done.IsSet() {
 				return true
 			}
 		}

@@ -23,9 +23,9 @@ func TestHelp(t *testing.T) {
 			cfg := small
 			cfg.Poll, cfg.Spin = mode, time.Second
 			_, links := pair(t, ends, cfg)
-			done := make(chan struct{}, 1)
+			var done transport.Signal
 			s := newSink()
-			s.onFrame = func(*wire.Header, []byte) error { done <- struct{}{}; return nil }
+			s.onFrame = func(*wire.Header, []byte) error { done.Set(); return nil }
 			links[0].Start(s)
 			links[1].Start(newSink())
 			p := links[0].ep.poller
@@ -35,9 +35,9 @@ func TestHelp(t *testing.T) {
 				p.helpers.Add(1) // the goroutine rests, and virtual time stands still
 				start := time.Now()
 				require.NoError(t, send(links[1], i, 8))
-				for len(done) == 0 && links[0].Help(done, &waiting) {
+				for !done.IsSet() && links[0].Help(&done, &waiting) {
 				}
-				<-done
+				done.Wait()
 				require.Less(t, time.Since(start), restTime)
 				p.helpers.Add(-1)
 			}
@@ -55,12 +55,9 @@ func TestHelpersComeAndGo(t *testing.T) {
 		cfg.Poll = mode
 		_, links := pair(t, ends, cfg)
 		const callers = 3
-		var done [callers]chan struct{}
-		for i := range done {
-			done[i] = make(chan struct{}, 1)
-		}
+		var done [callers]transport.Signal
 		s := newSink()
-		s.onFrame = func(h *wire.Header, _ []byte) error { done[h.Call%callers] <- struct{}{}; return nil }
+		s.onFrame = func(h *wire.Header, _ []byte) error { done[h.Call%callers].Set(); return nil }
 		links[0].Start(s)
 		echo := newSink()
 		echo.onFrame = func(h *wire.Header, _ []byte) error { return send(links[1], int(h.Call), 8) }
@@ -75,10 +72,10 @@ func TestHelpersComeAndGo(t *testing.T) {
 						return
 					}
 					if waiting.Add(1) == 1 {
-						for len(done[c]) == 0 && transport.Helper(links[0]).Help(done[c], &waiting) && waiting.Load() == 1 {
+						for !done[c].IsSet() && transport.Helper(links[0]).Help(&done[c], &waiting) && waiting.Load() == 1 {
 						}
 					}
-					<-done[c]
+					done[c].Wait()
 					waiting.Add(-1)
 				}
 			})
@@ -102,6 +99,6 @@ func TestHelpAfterStop(t *testing.T) {
 	}
 	late := &link{ep: &endpoint{poller: p}} // one that has not seen its end yet
 	var waiting atomic.Int32
-	late.Help(make(chan struct{}), &waiting)
+	late.Help(new(transport.Signal), &waiting)
 	require.Nil(t, p.dev.fault.Load(), "it took the CQ for a broken one")
 }

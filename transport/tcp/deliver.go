@@ -186,9 +186,9 @@ func (d *delivery) resume() {
 }
 
 // Help reads for a caller who waits. See transport.Helper.
-func (l *link) Help(done <-chan struct{}, waiting *atomic.Int32) bool {
+func (l *link) Help(done *transport.Signal, waiting *atomic.Int32) bool {
 	d := &l.in
-	if len(done) > 0 {
+	if done.IsSet() {
 		return true
 	}
 	if d.skip.Load() > 0 && d.skip.Add(-1) >= 0 {
@@ -202,7 +202,7 @@ func (l *link) Help(done <-chan struct{}, waiting *atomic.Int32) bool {
 	}
 	d.visits.Add(1)
 	stopped := l.admit() && l.readFor(done)
-	there := len(done) > 0
+	there := done.IsSet()
 	if there {
 		d.decline = 0
 	}
@@ -214,11 +214,11 @@ func (l *link) Help(done <-chan struct{}, waiting *atomic.Int32) bool {
 	return there
 }
 
-// readFor takes in frames until done has an entry, or something has stopped it.
-func (l *link) readFor(done <-chan struct{}) (stopped bool) {
+// readFor takes in frames until done is set, or something has stopped it.
+func (l *link) readFor(done *transport.Signal) (stopped bool) {
 	p := &l.in.parser
 	defer p.uncork()
-	for len(done) == 0 {
+	for !done.IsSet() {
 		if _, err := p.pump(); err != nil {
 			return true
 		}

@@ -52,7 +52,7 @@ func TestParserHalts(t *testing.T) {
 type user struct {
 	sinkhole
 	link    *link
-	done    chan struct{}
+	done    transport.Signal
 	waiting atomic.Int32
 	inside  atomic.Bool
 	helped  int // frames delivered by Help
@@ -71,10 +71,7 @@ func (u *user) Frame(h *wire.Header) error {
 			return err
 		}
 	}
-	select {
-	case u.done <- struct{}{}:
-	default:
-	}
+	u.done.Set()
 	return nil
 }
 
@@ -83,7 +80,7 @@ func (u *user) Closed(err error) { u.closed <- err }
 func (u *user) help() bool {
 	u.inside.Store(true)
 	defer u.inside.Store(false)
-	return u.link.Help(u.done, &u.waiting)
+	return u.link.Help(&u.done, &u.waiting)
 }
 
 // rests says whether the reader of its link does.
@@ -97,7 +94,7 @@ func (u *user) rests() bool {
 func (u *user) wait() {
 	u.waiting.Add(1)
 	u.help()
-	<-u.done
+	u.done.Wait()
 	u.waiting.Add(-1)
 }
 
@@ -115,7 +112,7 @@ func users(t *testing.T) (u, peer *user) {
 	require.NoError(t, err)
 	ends := [2]*user{}
 	for i, l := range []transport.Link{a, b} {
-		ends[i] = &user{link: l.(*link), done: make(chan struct{}, 1), closed: make(chan error, 2)}
+		ends[i] = &user{link: l.(*link), closed: make(chan error, 2)}
 		l.Start(ends[i])
 	}
 	t.Cleanup(func() {
@@ -125,7 +122,7 @@ func users(t *testing.T) (u, peer *user) {
 		<-b.Done()
 	})
 	ping(t, a) // names the epoch
-	<-ends[1].done
+	ends[1].done.Wait()
 	synctest.Wait() // both readers have begun
 	return ends[0], ends[1]
 }
@@ -179,7 +176,7 @@ func TestUnsolicitedWhileResting(t *testing.T) {
 		}
 		start := time.Now()
 		ping(t, peer.link)
-		<-u.done
+		u.done.Wait()
 		require.LessOrEqual(t, time.Since(start), 2*maxRest)
 	})
 }
@@ -193,7 +190,7 @@ func TestHelperLeavesOthers(t *testing.T) {
 		u.wait()
 		start := time.Now()
 		ping(t, peer.link)
-		<-u.done
+		u.done.Wait()
 		require.Zero(t, time.Since(start), "the reader has gone on")
 	})
 }
@@ -213,7 +210,7 @@ func TestHelpInVain(t *testing.T) {
 		}
 		require.Zero(t, u.link.in.offers.Load(), "they were turned away")
 		ping(t, peer.link)
-		<-u.done
+		u.done.Wait()
 		require.Zero(t, time.Since(start), "the reader has gone on")
 	})
 }
@@ -227,7 +224,7 @@ func TestHelpedFromElsewhere(t *testing.T) {
 			const after = time.Millisecond
 			go func() {
 				time.Sleep(after)
-				u.done <- struct{}{}
+				u.done.Set()
 				if rouse {
 					u.link.Rouse()
 				}
@@ -239,11 +236,11 @@ func TestHelpedFromElsewhere(t *testing.T) {
 			} else {
 				require.LessOrEqual(t, time.Since(start), 2*maxRest)
 			}
-			<-u.done
+			u.done.Wait()
 			start = time.Now()
 			synctest.Wait()
 			ping(t, peer.link)
-			<-u.done
+			u.done.Wait()
 			require.Zero(t, time.Since(start), "the reader has gone on")
 		})
 	}
@@ -303,8 +300,8 @@ func TestCloseDuringHelp(t *testing.T) {
 				}
 				<-u.link.Done()
 				require.Empty(t, u.closed)
-				for len(u.done) > 0 {
-					<-u.done
+				if u.done.IsSet() {
+					u.done.Wait()
 				}
 				require.False(t, u.help())
 			})
@@ -373,13 +370,13 @@ func TestHelpWithoutDeadlines(t *testing.T) {
 	require.NoError(t, err)
 	b, err := Server(cb)
 	require.NoError(t, err)
-	u := &user{link: a.(*link), done: make(chan struct{}, 1), closed: make(chan error, 2)}
-	v := &user{link: b.(*link), done: make(chan struct{}, 1), closed: make(chan error, 2)}
+	u := &user{link: a.(*link), closed: make(chan error, 2)}
+	v := &user{link: b.(*link), closed: make(chan error, 2)}
 	require.False(t, u.help(), "not started")
 	a.Start(u)
 	b.Start(v)
 	ping(t, a)
-	<-v.done
+	v.done.Wait()
 	var wg sync.WaitGroup
 	for range 50 {
 		wg.Go(func() { ping(t, b) })
