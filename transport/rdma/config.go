@@ -39,12 +39,14 @@ const (
 	DefaultRQDepth = 128
 	DefaultWarm    = 2
 
+	DefaultDedicated   = wrid.MaxEndpoints // all
 	DefaultSharedSlots = 2048
 
 	// Of a QP that shares. Twelve frames under way keep a path of 10 µs busy with
-	// slots of 8 KiB; the sends are those, answers to as many, and frames of the link.
-	sharedSends  = 32
-	sharedWindow = 16
+	// slots of 8 KiB; the sends are twice as many, for those that the peer has taken and
+	// this side does not know of, and frames of the link.
+	sharedSQDepth = 31
+	sharedWindow  = 16
 
 	// A block of a common size in one frame, with its header and what codecs add:
 	// with slots of 4 KiB, blocks of 4 KiB were two chunks, and 256 callers
@@ -82,8 +84,9 @@ type Config struct {
 	// smaller of both ports' active MTU.
 	MTU int
 
-	// SQDepth is the number of send slots of a link, 16 to 4096; 0: 256.
-	// More lets more callers have a frame under way.
+	// SQDepth is the number of send slots of a link, 16 to 4096; 0: 256. Four
+	// of them are small, for frames of the link itself. More lets more callers
+	// have a frame under way.
 	SQDepth int
 
 	// RQDepth is the number of receive slots of a link, 8 to 4096; 0: 128,
@@ -92,18 +95,22 @@ type Config struct {
 
 	// SlotSize is the size of a slot of either ring in bytes, 512 to 1 MiB in
 	// multiples of 64; 0: 8448, 4352 on rxe: a block of 8 or 4 KiB and what
-	// goes with it. A frame's payload is at most 72 bytes less. A link pins (SQDepth+RQDepth)*SlotSize bytes.
+	// goes with it. A frame's payload is at most 72 bytes less. A link pins
+	// (SQDepth+RQDepth-4)*SlotSize bytes, and 544.
 	SlotSize int
 
-	// Dedicated is how many QPs of a device have receive slots of their own, up to
-	// 65536; 0: all; -1: none. Those made beyond it share the receive slots of
-	// their poller, and have 32 send slots and a window of 16 frames, if SQDepth and
-	// RQDepth are not less: a tenth of the memory, and of the room in a CQ. Their peers
-	// may find no slot free, which delays a frame by a millisecond or more.
+	// Dedicated is how many QPs of a device have slots of their own, up to
+	// 65536, which is all; 0: all; -1: none. Those made beyond it, and those for whose
+	// completions the CQs have too little room, share the slots of their poller,
+	// and have a window of 16 frames and as many sends under way as that allows, if
+	// SQDepth and RQDepth are not less: they pin 4 KiB each, and take little room
+	// in a CQ. With many callers they are slower by a third or more, and their
+	// peers may find no slot free, which delays a frame by a millisecond or more.
 	Dedicated int
 
 	// SharedSlots is how many receive slots QPs of a poller share at most, 8 to
-	// 16384; 0: 2048. There are 256 for each 512 of them.
+	// 16384, and twice as many as the send slots; 0: 2048. For each 512 of them there
+	// are 256 and 128, or fewer where slots are larger than on rxe: in 1.6 MiB.
 	SharedSlots int
 
 	// Poll is how completions are awaited, and Spin for how long an Adaptive
@@ -196,19 +203,33 @@ func (c *Config) Validate() error {
 // may make its queues deeper, but no more than what was asked for is ever posted.
 func (c *Config) queues(shares bool) (sends, window int) {
 	if shares {
-		return min(c.SQDepth, sharedSends), min(c.RQDepth, sharedWindow)
+		return min(c.SQDepth, sharedSQDepth), min(c.RQDepth, sharedWindow)
 	}
 	return c.SQDepth, c.RQDepth
 }
 
 // slots is how many slots of its own an endpoint has, and so the completions
-// that a CQ must have room for: those of shared receives count once for all.
+// that a CQ must have room for: those that are shared count once for all.
 func (c *Config) slots(shares bool) int {
-	sends, window := c.queues(shares)
 	if shares {
-		return sends
+		return credit.Reserve
 	}
-	return sends + window
+	return c.SQDepth + c.RQDepth
+}
+
+// chunk is how many receive slots there are for each chunkSharers endpoints that share.
+func (c *Config) chunk() int { return max(2*credit.MinDepth, min(chunkSlots, chunkBytes/c.SlotSize)) }
+
+// split is where an endpoint's rings have receive slots, behind its send slots, and
+// where these end, and the slots for frames of the link itself begin.
+func (c *Config) split() (sends, end int) {
+	return (c.SQDepth - credit.Reserve) * c.SlotSize, (c.SQDepth - credit.Reserve + c.RQDepth) * c.SlotSize
+}
+
+// memory is how many bytes an endpoint that does not share has registered.
+func (c *Config) memory() int {
+	_, end := c.split()
+	return end + credit.Reserve*linkFrame
 }
 
 // mtuCode is the code of an MTU in bytes, 0 if there is none.
@@ -232,6 +253,7 @@ func (c Config) withDefaults(dev *verbs.DeviceAttr) Config {
 	c.SlotSize = or(c.SlotSize, slot)
 	c.Spin = or(c.Spin, spin)
 	c.Pollers = or(c.Pollers, 1)
+	c.Dedicated = or(c.Dedicated, DefaultDedicated)
 	c.SharedSlots = or(c.SharedSlots, DefaultSharedSlots)
 	c.Warm = max(0, or(c.Warm, DefaultWarm))
 	return c

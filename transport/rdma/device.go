@@ -43,7 +43,7 @@ type device struct {
 	endpoints  map[*endpoint]struct{}          // created and not yet destroyed
 	gone       sync.Cond                       // an endpoint left endpoints
 	quarantine []*rings
-	dedicated  int // endpoints with receives of their own
+	dedicated  int // endpoints with slots of their own
 	closed     bool
 }
 
@@ -190,7 +190,12 @@ func (d *device) admit(ep *endpoint) error {
 			best = p
 		}
 	}
-	ep.shares = d.sharing() && d.dedicated >= d.cfg.Dedicated
+	ep.shares = d.sharing() && (d.dedicated >= d.cfg.Dedicated || best.room < d.cfg.slots(false))
+	if ep.shares && best.shared == nil {
+		if err := best.share(); err != nil {
+			return err
+		}
+	}
 	need, last := d.cfg.slots(ep.shares), len(best.places)-1
 	if last < 0 || best.room < need {
 		return &FullError{Device: d.name, QPs: len(d.endpoints), Depth: best.cq.Depth(), Need: need}

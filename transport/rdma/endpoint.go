@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/verbena-rpc/verbena/pool"
+	"github.com/verbena-rpc/verbena/transport/rdma/internal/credit"
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/qpstate"
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/wrid"
@@ -31,11 +32,12 @@ type endpoint struct {
 	port    uint8
 	poller  *poller
 	index   uint16 // in the poller's table
-	rings   *rings
+	rings   *rings // nil: it shares
+	own     region // for frames of its links themselves
 	qp      verbs.QP
 	machine *qpstate.Machine
 	lives   int
-	shares  bool // its receives are the poller's
+	shares  bool // its slots are the poller's
 
 	spoiled    atomic.Pointer[EventError] // the device said that the QP failed: no life follows this one
 	generation atomic.Uint32              // of the work requests posted
@@ -50,13 +52,25 @@ type endpoint struct {
 	tookLast chan struct{} // of one: the QP in ERR took its last shared receive
 }
 
-// rings is the memory of an endpoint: send slots, then receive slots. Or it is
-// a chunk of shared receive slots.
+// rings is the memory of an endpoint: send slots, receive slots, then those for
+// frames of the link itself. Or it is a chunk of shared slots.
 type rings struct {
 	arena *pool.Arena
 	mr    verbs.MR
 	held  bool // a caller has not given a slot back
 }
+
+// region is registered memory.
+type region struct {
+	mem  []byte
+	addr uint64
+	key  uint32
+}
+
+func (r *rings) region() region { return region{r.arena.Bytes(), r.mr.Addr(), r.mr.LKey()} }
+
+// cut is n bytes of the region, from at on.
+func (m region) cut(at, n int) region { return region{m.mem[at:][:n:n], m.addr + uint64(at), m.key} }
 
 // free gives the memory back; the QP is destroyed. Memory that the device or
 // a caller may still reach stays mapped for ever.
@@ -84,10 +98,10 @@ func (d *device) newEndpoint(port uint8) (_ *endpoint, err error) {
 		}
 	}()
 
-	if ep.rings, err = d.newRings(d.cfg.slots(ep.shares) * d.cfg.SlotSize); err != nil {
+	if err := ep.furnish(); err != nil {
 		return nil, err
 	}
-	undo = append(undo, func() { ep.rings.free() })
+	undo = append(undo, func() { ep.unfurnish() })
 	if err := ep.createQP(); err != nil {
 		return nil, err
 	}
@@ -102,6 +116,29 @@ func (d *device) newEndpoint(port uint8) (_ *endpoint, err error) {
 	d.add(ep)
 	d.fabric.lives.made.add(began)
 	return ep, nil
+}
+
+// furnish gives the endpoint its memory.
+func (ep *endpoint) furnish() (err error) {
+	if ep.shares {
+		ep.own, err = ep.poller.sends.enter()
+		return err
+	}
+	cfg := &ep.dev.cfg
+	if ep.rings, err = ep.dev.newRings(cfg.memory()); err == nil {
+		_, end := cfg.split()
+		ep.own = ep.rings.region().cut(end, credit.Reserve*linkFrame)
+	}
+	return err
+}
+
+// unfurnish gives the memory back, which nobody can reach.
+func (ep *endpoint) unfurnish() error {
+	if ep.shares {
+		ep.poller.sends.leave(ep.own)
+		return nil
+	}
+	return ep.rings.free()
 }
 
 func (ep *endpoint) createQP() (err error) {
@@ -130,13 +167,17 @@ func (ep *endpoint) createQP() (err error) {
 
 // begin starts a life: empty rings, INIT, receives posted, known to the poller.
 func (ep *endpoint) begin() error {
-	cfg, base := &ep.dev.cfg, ep.rings.mr.Addr()
-	mem, key := ep.rings.arena.Bytes(), ep.rings.mr.LKey()
+	cfg := &ep.dev.cfg
 	sends, window := cfg.queues(ep.shares)
-	split := sends * cfg.SlotSize
+	split, end := cfg.split()
+	inline := ep.qp.Caps().MaxInlineData
 	generation := uint16(ep.generation.Load() % wrid.Generations)
 	ep.link.Store(nil)
-	ep.send = newSendRing(mem[:split], base, key, cfg, ep.qp.Caps().MaxInlineData)
+	if ep.shares {
+		ep.send = newSendRing(sends, ep.own, region{}, ep.poller.sends, cfg, inline)
+	} else {
+		ep.send = newSendRing(sends, ep.own, ep.rings.region().cut(0, split), nil, cfg, inline)
+	}
 	ep.recv = recvRing{}
 	ep.drained = make(chan struct{})
 	ep.lives++
@@ -148,7 +189,8 @@ func (ep *endpoint) begin() error {
 			return err
 		}
 	} else {
-		ep.recv.add(mem[split:], base+uint64(split), key, window, cfg.SlotSize, wrid.Make(wrid.Recv, generation, ep.index, 0))
+		at := ep.rings.region().cut(split, end-split)
+		ep.recv.add(at.mem, at.addr, at.key, window, cfg.SlotSize, wrid.Make(wrid.Recv, generation, ep.index, 0))
 		if n, err := ep.recv.post(ep.qp); err != nil {
 			return &SetupError{ep.dev.name, fmt.Sprintf("post receive %d of %d", n+1, window), err}
 		}
@@ -191,13 +233,13 @@ func (ep *endpoint) release(why string, reuse bool) {
 	if !drained {
 		ep.detach() // what the device kept is counted below, and stays so
 	}
-	ep.rings.held = !ep.send.home(ctx)
+	home := ep.send.home(ctx)
 	switch {
-	case !drained || ep.rings.held:
+	case !drained || !home:
 		ep.dev.fabric.lost.Add(1)
-		ep.destroy(drained)
+		ep.destroy(drained, home)
 	case !reuse || ep.spoiled.Load() != nil || ep.lives >= maxLives || ep.restart() != nil:
-		ep.destroy(true)
+		ep.destroy(true, true)
 	default:
 		ep.dev.fabric.lives.recycled.add(began)
 		ep.dev.recycle(ep)
@@ -265,18 +307,27 @@ func (ep *endpoint) detach() {
 
 // destroy destroys the QP. Memory that might still be reached, by the device or
 // by a caller with a slot, goes into quarantine; so does the room in the CQ, if
-// the device may still use it.
-func (ep *endpoint) destroy(drained bool) {
+// the device may still use it. Of slots that are shared, those come back that the
+// device had, once it has no QP for them, and those of callers when they do.
+func (ep *endpoint) destroy(drained, home bool) {
 	ep.detach()
-	if err := ep.qp.Destroy(); err != nil {
-		drained = false
-	}
+	gone := ep.qp.Destroy() == nil
+	drained = drained && gone
 	if drained {
 		ep.dev.dismiss(ep)
 	}
 	var lost *rings
-	if !drained || ep.rings.held || ep.rings.free() != nil {
+	switch {
+	case ep.shares && gone:
+		ep.send.reclaim()
+		if home {
+			ep.unfurnish()
+		}
+	case ep.shares:
+	case drained && home && ep.unfurnish() == nil:
+	default:
 		lost = ep.rings
+		lost.held = !home
 	}
 	ep.dev.remove(ep, lost)
 	ep.dev.fabric.lives.destroyed.Add(1)

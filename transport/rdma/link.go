@@ -72,6 +72,9 @@ func newLink(ep *endpoint, epoch uint64, own, peer *wire.QP) *link {
 		window:     credit.NewWindow(peer.Depth),
 		grants:     credit.NewGrants(own.Depth),
 	}
+	if s := ep.send.share; s != nil {
+		s.bind(l.window, int64(peer.Depth))
+	}
 	ep.send.bulkLimit = min(ep.send.bulkLimit, int32(peer.Depth-credit.Reserve)/2)
 	return l
 }

@@ -51,13 +51,14 @@ func nullLink(b *testing.B) (*link, *nullCQ, *nullQP) {
 	cfg := Config{}.withDefaults(&verbs.DeviceAttr{})
 	d := &device{cfg: cfg}
 	p := &poller{dev: d, cq: cq, table: make([]atomic.Pointer[endpoint], 1)}
-	arena, err := pool.NewArena(cfg.slots(false) * cfg.SlotSize)
+	arena, err := pool.NewArena(cfg.memory())
 	require.NoError(b, err)
 	b.Cleanup(func() { require.NoError(b, arena.Close()) })
 	ep := &endpoint{dev: d, poller: p, qp: qp}
-	split := cfg.SQDepth * cfg.SlotSize
-	ep.send = newSendRing(arena.Bytes()[:split], 0, 1, &cfg, 256)
-	ep.recv.add(arena.Bytes()[split:], 0, 1, cfg.RQDepth, cfg.SlotSize, wrid.Make(wrid.Recv, 0, 0, 0))
+	split, end := cfg.split()
+	all := region{arena.Bytes(), 0, 1}
+	ep.send = newSendRing(cfg.SQDepth, all.cut(end, credit.Reserve*linkFrame), all.cut(0, split), nil, &cfg, 256)
+	ep.recv.add(all.mem[split:end], 0, 1, cfg.RQDepth, cfg.SlotSize, wrid.Make(wrid.Recv, 0, 0, 0))
 	_, err = ep.recv.post(qp)
 	require.NoError(b, err)
 	l := newLink(ep, 1, &wire.QP{Depth: uint32(cfg.RQDepth)}, &wire.QP{Depth: 1024, Slot: uint32(cfg.SlotSize)})

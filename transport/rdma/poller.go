@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"sync"
@@ -26,7 +27,8 @@ type poller struct {
 	table []atomic.Pointer[endpoint] // written by who makes or destroys an endpoint
 	done  chan struct{}              // closed when the goroutine ends
 
-	shared *sharedRecvs // nil where each endpoint has its own
+	shared *sharedRecvs // nil until an endpoint shares; set with dev.mu and turn held
+	sends  *sharedSends // likewise
 
 	turn    sync.Mutex
 	helpers atomic.Int32  // callers who poll: the goroutine leaves it to them
@@ -59,7 +61,7 @@ type place struct {
 }
 
 // cqDepth is the number of entries a CQ is asked for: 85 links of default
-// depth, or 960 that share. More links need more pollers.
+// depth, or 7423 that share. More links need more pollers.
 const cqDepth = 1<<15 - 1
 
 func startPoller(d *device) (*poller, error) {
@@ -77,14 +79,6 @@ func startPoller(d *device) (*poller, error) {
 		return nil, &SetupError{d.name, fmt.Sprintf("create a CQ of %d entries", depth), err}
 	}
 	p := &poller{dev: d, cq: cq, ch: ch, room: cq.Depth(), done: make(chan struct{}), vacant: make(chan struct{}, 1), resting: time.NewTimer(restTime)}
-	if d.sharing() {
-		if p.shared, err = d.newSharedRecvs(cq, &p.turn); err != nil {
-			cq.Destroy()
-			ch.Destroy()
-			return nil, err
-		}
-		p.room -= p.shared.limit
-	}
 	places := min(p.room/d.cfg.slots(d.sharing()), wrid.MaxEndpoints)
 	p.table = make([]atomic.Pointer[endpoint], places)
 	for i := range places {
@@ -128,7 +122,7 @@ func (p *poller) stop() error {
 	defer p.turn.Unlock()
 	p.runWork() // what came too late for the goroutine
 	if p.shared != nil {
-		if err := p.shared.close(); err != nil {
+		if err := errors.Join(p.shared.close(), p.sends.close()); err != nil {
 			return err
 		}
 	}

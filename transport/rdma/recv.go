@@ -190,7 +190,7 @@ func (ep *endpoint) endBatch(n int) {
 	if l.sendable() {
 		l.flush()
 	}
-	ep.send.waiting.serve(ep.send.take)
+	ep.send.serve()
 	if n > 0 {
 		l.stats.recvBatches.Add(1)
 		l.stats.completions.Add(uint64(n))

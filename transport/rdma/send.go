@@ -32,25 +32,34 @@ import (
 // takes the last slot; and a drained ring has a completion for its last entry.
 const sendBatch = 32
 
+// linkFrame is the size of the slots for frames of the link itself, in bytes: PONG
+// is the longest of them.
+const linkFrame = wire.HeaderSize + wire.MaxPing + wire.SumSize
+
 // sendRing is the send queue of an endpoint for one of its lives: as many slots
 // as the queue has entries, so that a slot in hand is room in the queue (case
-// 22). Slots below credit.Reserve are for frames of the link alone. It is not
-// used again for the next life: a caller that is late finds it empty.
+// 22). Those below credit.Reserve are for frames of the link alone, and small; the
+// first is kept for CREDIT, so that nothing that waits for the peer's credit keeps
+// ours from it. Where endpoints share, the others are of sharedSends, and as many in
+// hand as the queue has room for. The ring is not used again for the next life: a
+// caller that is late finds it empty.
 //
-// Who holds a slot owns its memory and its entry in slots: a caller from
+// Who holds a slot owns its memory and its sendSlot: a caller from
 // Reserve to Commit, the flusher until it is posted, the device until it
 // completed. A link that dies takes mu and keeps it: no frame is posted then.
 type sendRing struct {
-	mem      []byte
-	addr     uint64
-	slotSize int
-	inline   uint32 // bytes
+	inline uint32 // bytes
 
-	free      *ring.Stack
-	reserved  *ring.Stack // free slots below credit.Reserve
+	own   [credit.Reserve]sendSlot
+	rest  []sendSlot // from credit.Reserve on
+	share *share     // nil: rest is the ring's alone
+	slots int        // that are the ring's alone
+
+	free      *ring.Stack // those of rest
+	reserved  *ring.Stack // free slots below credit.Reserve, but for the first
+	owing     atomic.Bool // a CREDIT has the first
 	bulk      atomic.Int32
 	bulkLimit int32
-	slots     []sendSlot
 	published *ring.Queue
 	waiting   waiters
 	returned  chan struct{} // has an entry when a slot came back to a dead link
@@ -70,8 +79,12 @@ type sendRing struct {
 	unmarked bool // the last sends posted are not signalled; the marker behind them is not posted yet
 }
 
-// sendSlot is what is known of the frame in a slot.
+// sendSlot is room for a frame, and what is known of the frame in it.
 type sendSlot struct {
+	mem  []byte
+	addr uint64 // of mem
+	key  uint32 // of its registration
+
 	bulk   bool         // it counts in sendRing.bulk
 	class  credit.Class // from Commit on
 	length uint32       // of the payload; from Commit on, of the frame
@@ -79,69 +92,121 @@ type sendSlot struct {
 	ticket uint32       // number of the frame among those that went to the fifos
 }
 
-func newSendRing(mem []byte, addr uint64, key uint32, cfg *Config, inline int) *sendRing {
-	n := len(mem) / cfg.SlotSize
+// newSendRing makes a ring for a send queue of n entries. The slots for frames of
+// the link are in own, the others in rest, or shared.
+func newSendRing(n int, own, rest region, of *sharedSends, cfg *Config, inline int) *sendRing {
 	size := 1 << bits.Len(uint(n-1))
 	r := &sendRing{
-		mem: mem, addr: addr, slotSize: cfg.SlotSize, inline: uint32(inline),
-		free: ring.NewStack(n), reserved: ring.NewStack(n), published: ring.NewQueue(n),
+		inline:   uint32(inline),
+		reserved: ring.NewStack(credit.Reserve), published: ring.NewQueue(n),
 		bulkLimit: int32(n-credit.Reserve) / 2, // and half the window, once that is known
-		slots:     make([]sendSlot, n),
 		order:     make([]uint32, size),
 		mask:      uint32(size - 1),
 		queues:    [2]fifo{emptyFIFO, emptyFIFO},
 		returned:  make(chan struct{}, 1),
 	}
-	for slot := n - 1; slot >= 0; slot-- {
+	copy(r.own[:], own.slots(credit.Reserve, linkFrame))
+	if of != nil {
+		r.rest, r.free, r.slots = of.slots, of.free, credit.Reserve
+		r.share = &share{of: of, most: int32(n - credit.Reserve)}
+	} else {
+		r.rest, r.free, r.slots = rest.slots(n-credit.Reserve, cfg.SlotSize), ring.NewStack(n), n
+	}
+	for slot := r.slots - 1; slot >= 0; slot-- {
 		r.put(uint32(slot))
 	}
 	for i := range r.wrs {
-		r.wrs[i] = verbs.SendWR{Opcode: verbs.OpSend, LKey: key}
+		r.wrs[i].Opcode = verbs.OpSend
 	}
 	return r
+}
+
+// at is the slot of a number.
+func (r *sendRing) at(slot uint32) *sendSlot {
+	if slot < credit.Reserve {
+		return &r.own[slot]
+	}
+	return &r.rest[slot-credit.Reserve]
+}
+
+// slots are the first n slots of so many bytes in the region.
+func (m region) slots(n, size int) []sendSlot {
+	all := make([]sendSlot, n)
+	for i := range all {
+		at := m.cut(i*size, size)
+		all[i] = sendSlot{mem: at.mem, addr: at.addr, key: at.key}
+	}
+	return all
 }
 
 // take takes a free slot for a frame of the class, if there is one.
 func (r *sendRing) take(class transport.Class) (slot uint32, ok bool) {
 	switch class {
 	case transport.Control:
-		if slot, ok = r.reserved.Pop(); ok {
-			break
+		if slot, ok = r.reserved.Pop(); !ok && r.share == nil {
+			slot, ok = r.free.Pop()
 		}
-		slot, ok = r.free.Pop()
 	case transport.Bulk:
 		if r.bulk.Add(1) > r.bulkLimit {
 			r.bulk.Add(-1)
 			return 0, false
 		}
-		if slot, ok = r.free.Pop(); !ok {
+		if slot, ok = r.pop(class); !ok {
 			r.bulk.Add(-1)
 			return 0, false
 		}
-		r.slots[slot].bulk = true
+		r.at(slot).bulk = true
 	default:
-		slot, ok = r.free.Pop()
+		slot, ok = r.pop(class)
+	}
+	return slot, ok
+}
+
+// pop takes a free slot for a frame of a lane.
+func (r *sendRing) pop(class transport.Class) (slot uint32, ok bool) {
+	if r.share == nil {
+		return r.free.Pop()
+	}
+	if !r.share.claim(class) {
+		return 0, false
+	}
+	if slot, ok = r.free.Pop(); !ok {
+		r.share.unclaim()
 	}
 	return slot, ok
 }
 
 // put makes a slot free.
 func (r *sendRing) put(slot uint32) {
-	if e := &r.slots[slot]; e.bulk {
+	if e := r.at(slot); e.bulk {
 		e.bulk = false
 		r.bulk.Add(-1)
 	}
-	if slot < credit.Reserve {
+	switch {
+	case slot == 0:
+		r.owing.Store(false)
+	case slot < credit.Reserve:
 		r.reserved.Push(slot)
-	} else {
+	default:
 		r.free.Push(slot)
+		if r.share != nil {
+			r.share.held.Add(-1)
+		}
 	}
+}
+
+// takeForCredit takes a slot for a CREDIT. The flush lock is held.
+func (r *sendRing) takeForCredit() (slot uint32, ok bool) {
+	if slot, ok = r.take(transport.Control); ok {
+		return slot, true
+	}
+	return 0, r.owing.CompareAndSwap(false, true)
 }
 
 // outstanding says that a completion or credit is waited for. Any goroutine may
 // ask.
 func (r *sendRing) outstanding() bool {
-	return r.posted.Load() != r.completed.Load() || r.stuck.Load() != 0
+	return r.posted.Load() != r.completed.Load() || r.stuck.Load() != 0 || r.waiting.n.Load() != 0
 }
 
 // complete frees the slot of the frame posted at a position and of all before
@@ -168,12 +233,15 @@ func (l *link) Reserve(ctx context.Context, class transport.Class, n int) (trans
 	if err := l.dead(); err != nil {
 		return transport.Slot{}, err
 	}
+	if class == transport.Control && n > wire.MaxPing {
+		class = transport.Small // what little a session has to say that is so long
+	}
 	r := l.send
 	// Who finds others waiting goes behind them; frames of the link have
 	// slots of their own.
 	ok := false
 	var slot uint32
-	if class == transport.Control || r.waiting.n.Load() == 0 {
+	if class == transport.Control || r.waiting.n.Load() == 0 && (r.share == nil || r.share.of.waiting.Load() == 0) {
 		slot, ok = r.take(class)
 	}
 	if !ok {
@@ -182,39 +250,37 @@ func (l *link) Reserve(ctx context.Context, class transport.Class, n int) (trans
 			return transport.Slot{}, err
 		}
 	}
-	r.slots[slot].length = uint32(n)
-	at := int(slot)*r.slotSize + wire.HeaderSize
-	return transport.Slot{Payload: r.mem[at : at+n : at+n], Token: uint64(slot), Ref: l}, nil
+	e := r.at(slot)
+	e.length = uint32(n)
+	return transport.Slot{Payload: e.mem[wire.HeaderSize:][:n:n], Token: uint64(slot), Ref: l}, nil
 }
 
 // Discard gives a slot back.
 func (l *link) Discard(s transport.Slot) {
 	r := l.send
+	r.unused(uint32(s.Token))
 	r.put(uint32(s.Token))
-	r.waiting.serve(r.take)
+	r.serve()
 	if l.sendable() {
 		l.flush() // a CREDIT frame may have waited for it
 	}
 	l.gaveBack()
 }
 
-// home waits until no caller has a slot, and takes all that are free. The flush
-// lock is held. Slots that the device kept after a drain that did not end are
-// not waited for; the poller has nothing to do with them any more.
+// home waits until no caller has a slot, and takes all that are free; those that
+// are shared it gives back. The flush lock is held. Slots that the device kept after
+// a drain that did not end are not waited for; the poller has nothing to do with
+// them any more.
 func (r *sendRing) home(ctx context.Context) bool {
-	want := len(r.slots) - int(r.posted.Load()-r.completed.Load())
+	kept := int(r.posted.Load() - r.completed.Load())
 	for n := 0; ; {
-		for _, q := range []func() (uint32, bool){r.published.Pop, r.free.Pop, r.reserved.Pop} {
-			for _, ok := q(); ok; _, ok = q() {
-				n++
-			}
+		n += r.collect()
+		away := r.slots - n
+		if r.share != nil {
+			r.share.of.serve()
+			away += int(r.share.held.Load())
 		}
-		for i := range r.queues {
-			for ; !r.queues[i].empty(); n++ {
-				r.queues[i].pop(r.slots)
-			}
-		}
-		if n == want {
+		if away == kept {
 			return true
 		}
 		select {
@@ -223,6 +289,31 @@ func (r *sendRing) home(ctx context.Context) bool {
 			return false
 		}
 	}
+}
+
+// collect takes what is free or was to be sent, and returns how many were the
+// ring's alone.
+func (r *sendRing) collect() (n int) {
+	if r.owing.CompareAndSwap(false, true) {
+		n++
+	}
+	pops := []func() (uint32, bool){r.reserved.Pop, r.published.Pop}
+	for i := range r.queues {
+		pops = append(pops, func() (uint32, bool) { return r.queues[i].pop(r) })
+	}
+	if r.share == nil {
+		pops = append(pops, r.free.Pop)
+	}
+	for _, pop := range pops {
+		for slot, ok := pop(); ok; slot, ok = pop() {
+			if r.share != nil && slot >= credit.Reserve {
+				r.put(slot)
+			} else {
+				n++
+			}
+		}
+	}
+	return n
 }
 
 // Commit publishes the frame. See transport.Link.
@@ -240,7 +331,7 @@ func (l *link) Commit(s transport.Slot, h *wire.Header) error {
 // draft completes the frame in a slot, but for what it is sealed with.
 func (l *link) draft(slot uint32, h wire.Header) {
 	r := l.send
-	e := &r.slots[slot]
+	e := r.at(slot)
 	h.Length, h.Epoch = e.length, l.epoch
 	if l.sums && h.Kind.InLane() {
 		h.Flags |= wire.Sum
@@ -249,7 +340,7 @@ func (l *link) draft(slot uint32, h wire.Header) {
 		h.Flags &^= wire.Sum
 	}
 	e.class, e.length = classOf(h.Kind), uint32(h.FrameSize())
-	frame := r.mem[int(slot)*r.slotSize:][:e.length]
+	frame := e.mem[:e.length]
 	h.Draft(frame)
 	if h.Flags&wire.Sum != 0 {
 		end := wire.HeaderSize + int(h.Length)
@@ -295,7 +386,7 @@ func (l *link) sendable() bool {
 // creditDue says that a CREDIT frame is owed and can be sent.
 func (l *link) creditDue() bool {
 	r := l.send
-	return l.grants.Due() && l.window.May(credit.Credit) && !(r.reserved.Empty() && r.free.Empty())
+	return l.grants.Due() && l.window.May(credit.Credit) && !(r.owing.Load() && r.reserved.Empty() && (r.share != nil || r.free.Empty()))
 }
 
 // pump posts all that may be posted. The flush lock is held.
@@ -305,8 +396,8 @@ func (l *link) pump() {
 		start := r.posted.Load()
 		n := l.gather(start)
 		if n == 0 && l.creditDue() {
-			if slot, ok := r.take(transport.Control); ok {
-				r.slots[slot].length = 0
+			if slot, ok := r.takeForCredit(); ok {
+				r.at(slot).length = 0
 				l.draft(slot, wire.Header{Kind: wire.Credit})
 				r.order[start&r.mask] = slot
 				n = 1
@@ -345,24 +436,24 @@ func (r *sendRing) next(room uint32) (slot uint32, ok bool) {
 		if slot, ok = r.published.Pop(); !ok {
 			break
 		}
-		e := &r.slots[slot]
+		e := r.at(slot)
 		if lane.empty() && own.empty() && e.class.In(room) {
 			return slot, true // as most do
 		}
 		e.ticket = r.ticket
 		r.ticket++
-		r.queues[e.class].push(r.slots, slot)
+		r.queues[e.class].push(r, slot)
 	}
 	mayLane := !lane.empty() && credit.Data.In(room)
 	mayOwn := !own.empty() && credit.Link.In(room)
 	if mayLane && mayOwn {
-		mayLane = int32(r.slots[lane.head].ticket-r.slots[own.head].ticket) < 0
+		mayLane = int32(r.at(uint32(lane.head)).ticket-r.at(uint32(own.head)).ticket) < 0
 	}
 	switch {
 	case mayLane:
-		return lane.pop(r.slots), true
+		return lane.pop(r)
 	case mayOwn:
-		return own.pop(r.slots), true
+		return own.pop(r)
 	}
 	return 0, false
 }
@@ -397,18 +488,20 @@ func (l *link) post(start, n uint32) {
 	r := l.send
 	grant, size := l.grants.Stamp(), uint64(0)
 	for i := range n {
-		slot := r.order[(start+i)&r.mask]
-		offset, length := int(slot)*r.slotSize, r.slots[slot].length
-		wire.Seal(r.mem[offset:], grant)
+		e := r.at(r.order[(start+i)&r.mask])
+		wire.Seal(e.mem, grant)
 		wr := &r.wrs[i]
 		wr.ID = uint64(wrid.Make(wrid.Send, l.generation, l.ep.index, start+i))
-		wr.Addr, wr.Length, wr.Flags = r.addr+uint64(offset), length, 0
-		if length <= r.inline {
+		wr.Addr, wr.Length, wr.LKey, wr.Flags = e.addr, e.length, e.key, 0
+		if e.length <= r.inline {
 			wr.Flags = verbs.SendInline
 		}
-		size += uint64(length)
+		size += uint64(e.length)
 	}
 	r.wrs[n-1].Flags |= verbs.SendSignaled
+	if r.share != nil {
+		r.took(start, n)
+	}
 	r.posted.Store(start + n) // before a completion can come
 	r.probe.posted(start + n - 1)
 	taken, err := l.ep.qp.PostSend(r.wrs[:n])
@@ -433,5 +526,6 @@ func (l *link) refused(start, n, taken uint32, err error) {
 	for i := taken; i < n; i++ {
 		r.put(r.order[(start+i)&r.mask])
 	}
+	r.serve() // the links that share its slots
 	l.fail(err, false)
 }

@@ -35,7 +35,7 @@ func TestSetupFailures(t *testing.T) {
 		{small, "ibv_query_port", 1}, {small, "ibv_query_gid_table", 1},
 		{small, "ibv_alloc_pd", 1}, {small, "ibv_create_comp_channel", 1}, {small, "ibv_create_cq", 1}, {small, "ibv_reg_mr", 1},
 		{small, "ibv_modify_qp INIT", 1}, {small, "ibv_post_recv", 1}, {small, "ibv_modify_qp RTR", 1}, {small, "ibv_modify_qp RTS", 1},
-		{sharing, "ibv_create_srq", 1}, {sharing, "ibv_reg_mr", 2}, {sharing, "ibv_post_srq_recv", 1},
+		{sharing, "ibv_create_srq", 1}, {sharing, "ibv_reg_mr", 1}, {sharing, "ibv_reg_mr", 2}, {sharing, "ibv_post_srq_recv", 1},
 	}
 	for _, host := range []string{"a", "b"} {
 		for _, call := range calls {
@@ -195,18 +195,22 @@ func TestAdmission(t *testing.T) {
 		cfg.Dedicated, cfg.SharedSlots = dedicated, 8
 		return cfg
 	}
+	large := eight(32)
+	large.SQDepth, large.RQDepth = 32, 16
 	for name, tc := range map[string]struct {
-		cfg       Config
-		qps, need int
+		cfg           Config
+		cq, qps, need int
 	}{
-		"dedicated": {small, 2, 24},
-		"shared":    {eight(-1), 3, 16}, // beside 8 receives
-		"mixed":     {eight(1), 2, 16},  // 8, 24, 16
+		"dedicated":  {eight(1 << 16), 63, 2, 24},
+		"shared":     {eight(-1), 63, 12, 4}, // beside 8 receives and 4 sends: 51
+		"mixed":      {eight(1), 63, 7, 4},   // 51 less 24
+		"no room":    {large, 127, 6, 4},     // 2 of 48, then 19 beside 12
+		"not so few": {eight(32), 63, 2, 16}, // of the 15 that are left
 	} {
 		t.Run(name, func(t *testing.T) {
 			checkLeaks(t)
 			_, ends := simEnds(t, simverbs.Config{Hosts: []simverbs.Host{
-				{Name: "a", Devices: []simverbs.Device{{Attr: verbs.DeviceAttr{MaxCQE: 63}}}}, {Name: "b"},
+				{Name: "a", Devices: []simverbs.Device{{Attr: verbs.DeviceAttr{MaxCQE: tc.cq}}}}, {Name: "b"},
 			}})
 			f := ends[0].fabric(t, tc.cfg)
 			var halves []transport.Half
@@ -218,7 +222,7 @@ func TestAdmission(t *testing.T) {
 			_, err := f.Prepare(context.Background(), ends[0].addr)
 			var full *FullError
 			require.ErrorAs(t, err, &full)
-			require.Equal(t, FullError{Device: "sim0", QPs: tc.qps, Depth: 63, Need: tc.need}, *full)
+			require.Equal(t, FullError{Device: "sim0", QPs: tc.qps, Depth: tc.cq, Need: tc.need}, *full)
 			halves[0].Abort()
 			within(t, "room", func() {
 				for {

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/verbena-rpc/verbena/transport/rdma/internal/credit"
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/wrid"
 	"github.com/verbena-rpc/verbena/transport/wire"
@@ -15,10 +16,12 @@ import (
 
 const (
 	// chunkSlots is how many shared receives are registered at a time, one
-	// chunk for each chunkSharers endpoints. Half as many receives as endpoints
-	// take a frame from every second of them at once; beyond that a frame waits
-	// for RNR (measured on rxe: docs/adr/0012-shared-receive-queues.md).
+	// chunk for each chunkSharers endpoints, if they take no more than chunkBytes,
+	// as on rxe. Half as many receives as endpoints take a frame from every second
+	// of them at once; beyond that a frame waits for RNR (measured on rxe:
+	// docs/adr/0012-shared-receive-queues.md).
 	chunkSlots   = 256
+	chunkBytes   = chunkSlots * DefaultSlotSizeRXE
 	chunkSharers = 512
 
 	// lastReceiveTime is how long a QP in ERR is given to flush the shared receive
@@ -41,24 +44,47 @@ type sharedRecvs struct {
 	owners map[uint32]*endpoint // by QP number
 
 	growing sync.Mutex // guards what follows; taken before turn
-	chunks  []*rings
-	slots   int          // in chunks
-	limit   int          // on slots
-	pinned  atomic.Int64 // bytes of chunks; any goroutine may read it
+	chunks  chunks
+	slots   int // in chunks
+	limit   int // on slots
 }
 
-// newSharedRecvs makes a queue without receives, for those who complete in cq.
-func (d *device) newSharedRecvs(cq verbs.CQ, turn *sync.Mutex) (*sharedRecvs, error) {
-	s := &sharedRecvs{dev: d, turn: turn, owners: map[uint32]*endpoint{}}
-	s.limit = min(d.cfg.SharedSlots, cq.Depth()/2)
-	if most := d.attr.MaxSRQWR; most > 0 {
-		s.limit = min(s.limit, most)
+// chunks is memory that is added, and given back all at once.
+type chunks struct {
+	dev    *device
+	all    []*rings
+	pinned atomic.Int64 // bytes; any goroutine may read it
+}
+
+// add registers so many bytes more.
+func (c *chunks) add(size int) (region, error) {
+	chunk, err := c.dev.newRings(size)
+	if err != nil {
+		return region{}, err
 	}
-	var err error
-	if s.srq, err = d.pd.CreateSRQ(verbs.SRQCaps{MaxWR: s.limit, MaxSGE: 1}); err != nil {
-		return nil, &SetupError{d.name, fmt.Sprintf("create a shared receive queue of %d", s.limit), err}
+	c.all = append(c.all, chunk)
+	c.pinned.Add(int64(chunk.mr.Len()))
+	return chunk.region(), nil
+}
+
+// close gives the memory back. Where it is held, it stays mapped for ever.
+func (c *chunks) close(held bool) error {
+	for _, chunk := range c.all {
+		chunk.held = held
+		if err := chunk.free(); err != nil {
+			return err
+		}
 	}
-	return s, nil
+	return nil
+}
+
+// newSharedRecvs makes a queue for so many receives, without one.
+func (d *device) newSharedRecvs(limit int, turn *sync.Mutex) (*sharedRecvs, error) {
+	srq, err := d.pd.CreateSRQ(verbs.SRQCaps{MaxWR: limit, MaxSGE: 1})
+	if err != nil {
+		return nil, &SetupError{d.name, fmt.Sprintf("create a shared receive queue of %d", limit), err}
+	}
+	return &sharedRecvs{dev: d, turn: turn, srq: srq, limit: limit, owners: map[uint32]*endpoint{}, chunks: chunks{dev: d}}, nil
 }
 
 // close destroys the queue. Memory that the device may still reach stays
@@ -67,12 +93,7 @@ func (s *sharedRecvs) close() error {
 	if err := s.srq.Destroy(); err != nil {
 		return err
 	}
-	for _, c := range s.chunks {
-		if err := c.free(); err != nil {
-			return err
-		}
-	}
-	return nil
+	return s.chunks.close(false)
 }
 
 // fit adds receives until there are enough for so many endpoints, or as many
@@ -80,9 +101,10 @@ func (s *sharedRecvs) close() error {
 func (s *sharedRecvs) fit(endpoints int) error {
 	s.growing.Lock()
 	defer s.growing.Unlock()
-	want := min(s.limit, (endpoints+chunkSharers-1)/chunkSharers*chunkSlots)
+	chunk := s.dev.cfg.chunk()
+	want := min(s.limit, (endpoints+chunkSharers-1)/chunkSharers*chunk)
 	for s.slots < want {
-		if err := s.grow(min(chunkSlots, want-s.slots)); err != nil {
+		if err := s.grow(min(chunk, want-s.slots)); err != nil {
 			return err
 		}
 	}
@@ -97,16 +119,14 @@ func (s *sharedRecvs) fit(endpoints int) error {
 // grow registers n slots more, to be posted.
 func (s *sharedRecvs) grow(n int) error {
 	size := s.dev.cfg.SlotSize
-	chunk, err := s.dev.newRings(n * size)
+	mem, err := s.chunks.add(n * size)
 	if err != nil {
 		return err
 	}
-	s.chunks = append(s.chunks, chunk)
 	s.slots += n
-	s.pinned.Add(int64(chunk.mr.Len()))
 	s.turn.Lock()
 	defer s.turn.Unlock()
-	s.add(chunk.arena.Bytes(), chunk.mr.Addr(), chunk.mr.LKey(), n, size, wrid.Make(wrid.Shared, 0, 0, 0))
+	s.add(mem.mem, mem.addr, mem.key, n, size, wrid.Make(wrid.Shared, 0, 0, 0))
 	return nil
 }
 
@@ -205,5 +225,27 @@ func (ep *endpoint) lastReceive(ctx context.Context) {
 	<-passed
 }
 
-// sharing says that endpoints of the device may share their receives.
-func (d *device) sharing() bool { return d.cfg.Dedicated != 0 && d.attr.MaxSRQ > 0 }
+// sharing says that endpoints of the device may share their slots.
+func (d *device) sharing() bool { return d.cfg.Dedicated < wrid.MaxEndpoints && d.attr.MaxSRQ > 0 }
+
+// share makes what endpoints of the poller share, where its CQ has room for their
+// completions and those of an endpoint. dev.mu is held.
+func (p *poller) share() error {
+	d := p.dev
+	limit := min(d.cfg.SharedSlots, p.room/2)
+	if most := d.attr.MaxSRQWR; most > 0 {
+		limit = min(limit, most)
+	}
+	if limit < credit.MinDepth {
+		return &FullError{Device: d.name, QPs: len(d.endpoints), Depth: p.cq.Depth(), Need: 2 * credit.MinDepth}
+	}
+	recvs, err := d.newSharedRecvs(limit, &p.turn)
+	if err != nil {
+		return err
+	}
+	p.turn.Lock()
+	defer p.turn.Unlock()
+	p.shared, p.sends = recvs, newSharedSends(d, limit/2)
+	p.room -= limit + limit/2
+	return nil
+}

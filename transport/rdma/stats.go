@@ -54,7 +54,13 @@ func (t *timed) read() (n uint64, total time.Duration) {
 type Stats struct {
 	QPs         int   // that exist
 	Pooled      int   // of these, waiting in INIT
+	Sharing     int   // of these, with slots that are shared: Config.Dedicated
 	PinnedBytes int64 // registered, quarantine included
+	SharedBytes int64 // of these, of slots that are shared
+
+	// Queueing are links now with callers for whom no shared send slot is free. Where
+	// there are some for long, Config.SharedSlots is too low for the peers that are slow.
+	Queueing int
 
 	// Quarantined are QPs that did not drain in time: destroyed as far as the
 	// device let them, their memory kept until the device is closed.
@@ -107,10 +113,14 @@ func (d *device) addTo(s *Stats) {
 	s.Quarantined += len(d.quarantine)
 	for _, r := range d.quarantine {
 		s.QuarantinedBytes += int64(r.mr.Len())
+		s.PinnedBytes += int64(r.mr.Len())
 	}
-	s.PinnedBytes += s.QuarantinedBytes
 	for ep := range d.endpoints {
-		s.PinnedBytes += int64(ep.rings.mr.Len())
+		if ep.shares {
+			s.Sharing++
+		} else {
+			s.PinnedBytes += int64(ep.rings.mr.Len())
+		}
 	}
 	for _, w := range d.warm {
 		ws := w.Stats()
@@ -123,7 +133,10 @@ func (d *device) addTo(s *Stats) {
 	}
 	for _, p := range d.pollers {
 		if p.shared != nil {
-			s.PinnedBytes += p.shared.pinned.Load()
+			shared := p.shared.chunks.pinned.Load() + p.sends.chunks.pinned.Load()
+			s.SharedBytes += shared
+			s.PinnedBytes += shared
+			s.Queueing += int(p.sends.waiting.Load())
 		}
 		s.Naps += p.naps.Load()
 		s.Ticks += p.ticks.Load()

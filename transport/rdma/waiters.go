@@ -9,27 +9,30 @@ import (
 	"github.com/verbena-rpc/verbena/transport"
 )
 
-// fifo is a list of slots, linked by sendSlot.next. Its owner is the flusher.
+// fifo is a list of slots of a ring, linked by sendSlot.next. Its owner is the flusher.
 type fifo struct{ head, tail int32 }
 
 var emptyFIFO = fifo{-1, -1}
 
 func (f *fifo) empty() bool { return f.head < 0 }
 
-func (f *fifo) push(slots []sendSlot, slot uint32) {
-	slots[slot].next = -1
+func (f *fifo) push(r *sendRing, slot uint32) {
+	r.at(slot).next = -1
 	if f.empty() {
 		f.head = int32(slot)
 	} else {
-		slots[f.tail].next = int32(slot)
+		r.at(uint32(f.tail)).next = int32(slot)
 	}
 	f.tail = int32(slot)
 }
 
-func (f *fifo) pop(slots []sendSlot) uint32 {
-	slot := f.head
-	f.head = slots[slot].next
-	return uint32(slot)
+func (f *fifo) pop(r *sendRing) (slot uint32, ok bool) {
+	if f.empty() {
+		return 0, false
+	}
+	slot = uint32(f.head)
+	f.head = r.at(slot).next
+	return slot, true
 }
 
 // waiters are callers that found no slot, a queue for each class. Slots that
@@ -94,13 +97,16 @@ func (l *link) await(ctx context.Context, class transport.Class) (uint32, error)
 	w.queues[class] = append(w.queues[class], me)
 	w.n.Add(1)
 	w.mu.Unlock()
-	w.serve(r.take)
+	r.serve()
 	select { // what is free now, whatever ctx says
 	case slot := <-me.slot:
 		return slot, nil
 	default:
 	}
 
+	if r.share != nil && class != transport.Control && !r.share.open(class) {
+		l.stats.creditStalls.Add(1)
+	}
 	var err error
 	select {
 	case slot := <-me.slot:
@@ -113,5 +119,6 @@ func (l *link) await(ctx context.Context, class transport.Class) (uint32, error)
 	if !w.leave(class, me) {
 		l.Discard(transport.Slot{Token: uint64(<-me.slot)})
 	}
+	l.gaveBack() // a claim that was granted or tried for it
 	return 0, err
 }
