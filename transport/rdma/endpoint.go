@@ -46,6 +46,7 @@ type endpoint struct {
 	recv       recvRing
 
 	touched int           // poller: completions in the present batch
+	owed    bool          // poller: it is among those whose receives are to be posted again
 	sealed  bool          // poller: nothing is posted any more
 	drained chan struct{} // closed by the poller once sealed and all is completed
 

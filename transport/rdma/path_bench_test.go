@@ -46,7 +46,7 @@ func (q *nullQP) PostSend(wrs []verbs.SendWR) (int, error) {
 func (q *nullQP) PostRecv(wrs []verbs.RecvWR) (int, error) { return len(wrs), nil }
 
 // nullLink is a link without a device, to a peer that grants without end.
-func nullLink(b *testing.B) (*link, *nullCQ, *nullQP) {
+func nullLink(b testing.TB) (*link, *nullCQ, *nullQP) {
 	cq, qp := &nullCQ{}, &nullQP{}
 	cfg := Config{}.withDefaults(&verbs.DeviceAttr{})
 	d := &device{cfg: cfg}

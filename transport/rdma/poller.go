@@ -37,6 +37,7 @@ type poller struct {
 
 	wcs     [pollBatch]verbs.WC
 	batch   []*endpoint // touched by the present batch
+	owing   []*endpoint // with a few receives to be posted when nothing else is to be done
 	stopped bool
 
 	mu      sync.Mutex
@@ -172,6 +173,9 @@ func (p *poller) round() (stopped, worked bool) {
 		p.runWork()
 	}
 	stopped, worked = p.stopped, p.poll() > 0
+	if !worked && len(p.owing) > 0 {
+		p.repostOwed()
+	}
 	p.turn.Unlock() // not deferred, which costs as much as an empty poll
 	return stopped, worked
 }
@@ -210,6 +214,28 @@ func (p *poller) poll() int {
 	}
 	p.batch = p.batch[:0]
 	return n
+}
+
+// owe has receives of an endpoint posted again when the goroutine finds nothing else
+// to do.
+func (p *poller) owe(ep *endpoint) {
+	if !ep.owed {
+		ep.owed = true
+		p.owing = append(p.owing, ep)
+	}
+}
+
+func (p *poller) repostOwed() {
+	for _, ep := range p.owing {
+		ep.owed = false
+		if l := ep.link.Load(); l != nil {
+			l.repost()
+			if l.sendable() { // CREDIT may be due
+				l.flush()
+			}
+		}
+	}
+	p.owing = p.owing[:0]
 }
 
 // touch counts a completion of an endpoint, and has it end its batch.

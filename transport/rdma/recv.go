@@ -9,6 +9,11 @@ import (
 	"github.com/verbena-rpc/verbena/transport/wire"
 )
 
+// enough is how many receives of a queue are posted again at once, at least: fewer
+// wait for more, or until the poller's goroutine has nothing else to do. So a lone
+// caller and a lone worker seldom wait for them.
+func enough(depth int) int { return max(1, min(8, depth/8)) }
+
 // maxRecvSlots bounds Config.RQDepth: the slot's share of a receive's position.
 const maxRecvSlots = 1 << 16
 
@@ -182,7 +187,12 @@ func (ep *endpoint) endBatch(n int) {
 	}
 	l.crowd.arrived(l.came)
 	l.came = 0
-	l.repost()
+	switch r := &ep.recv; {
+	case r.used > 0 || len(r.again) >= enough(len(r.all)):
+		l.repost()
+	case len(r.again) > 0:
+		ep.poller.owe(ep)
+	}
 	if l.holding {
 		l.holding = false
 		ep.send.mu.Unlock()
@@ -198,12 +208,12 @@ func (ep *endpoint) endBatch(n int) {
 	ep.settle()
 }
 
-// repost posts the slots taken in this batch, in one crossing, and grants
+// repost posts the slots that were taken, in one crossing, and grants
 // them. Those that are shared the poller has posted already, in one crossing for
 // all. After the first error of the QP nothing is posted (case 7).
 func (l *link) repost() {
 	r := &l.ep.recv
-	if len(r.again)+r.used == 0 || l.dead() != nil {
+	if l.dead() != nil || len(r.again)+r.used == 0 { // in this order: a dead link's are not the poller's for long
 		return
 	}
 	n, err := r.post(l.ep.qp)

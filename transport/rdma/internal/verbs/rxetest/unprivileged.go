@@ -5,6 +5,7 @@ package rxetest
 import (
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -47,6 +48,32 @@ func Unprivileged(t *testing.T, p verbs.Provider) {
 	out, err := child.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	require.Contains(t, string(out), "--- PASS: TestUnprivileged")
+}
+
+// OtherCredentials tests that a thread whose credentials are not those that opened
+// the device posts and arms as others do: a write() to the device is refused there.
+func OtherCredentials(t *testing.T, p verbs.Provider) {
+	c := connect(t, p, p)
+	_, err := c.qb.PostRecv(c.b.recvs(3, 64))
+	require.NoError(t, err)
+	use := func(id uint64) {
+		_, err := c.qa.PostSend([]verbs.SendWR{c.a.send(id, 0, 64, verbs.SendSignaled)})
+		require.NoError(t, err)
+		require.EqualValues(t, id, c.a.poll(1)[0].ID)
+		require.NoError(t, c.a.cq.Arm())
+	}
+	use(0)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // it ends with the goroutine
+		_, err := unix.SetfsuidRetUid(nobody)
+		require.NoError(t, err)
+		use(1)
+	}()
+	<-done
+	use(2)
+	require.Len(t, c.b.poll(3), 3)
 }
 
 func testUnprivileged(t *testing.T, p verbs.Provider) {

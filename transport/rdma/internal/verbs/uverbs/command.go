@@ -3,6 +3,7 @@
 package uverbs
 
 import (
+	"sync/atomic"
 	"syscall"
 	"unsafe"
 
@@ -15,7 +16,7 @@ import (
 // brought to the kernel by the ioctl that invokes them. A write() itself works
 // only under the credentials that opened the device, compared by address: the
 // threads of a process that gave up rights have them at as many addresses, so
-// that it would fail on some threads and not on others.
+// that it would fail on some threads and not on others. Doorbells alone try it.
 
 // slotSize is the memory of one command, in bytes.
 const slotSize = 512
@@ -128,24 +129,59 @@ func (c *commands) issue(s *slot) error {
 // doorbell is a command that is made once and run again and again, by any
 // number of goroutines, since nobody reads its answer. It has a page of its
 // own, which its owner closes after the last ring.
+//
+// It is rung by write(), as libibverbs does: with one caller on rxe a call took
+// 5 % less than by the ioctl. Where that is refused, to a thread with other
+// credentials, nothing was done yet, and the ioctl rings from then on.
 type doorbell struct {
-	fd   int
-	page *pool.Arena
-	slot *slot
+	fd      int
+	page    *pool.Arena
+	slot    *slot
+	written *written
+	refused atomic.Bool // write() was
 }
 
-func newDoorbell(fd int) (doorbell, error) {
-	page, err := pool.NewArena(slotSize)
+// written is a command for write().
+type written struct {
+	command           uint32
+	inWords, outWords uint16 // of 4 bytes
+	req               [120]byte
+}
+
+func newDoorbell(fd int) (*doorbell, error) {
+	page, err := pool.NewArena(slotSize + int(unsafe.Sizeof(written{})))
 	if err != nil {
-		return doorbell{}, err
+		return nil, err
 	}
-	return doorbell{fd: fd, page: page, slot: (*slot)(unsafe.Pointer(&page.Bytes()[0]))}, nil
+	mem := page.Bytes()
+	return &doorbell{fd: fd, page: page, slot: (*slot)(unsafe.Pointer(&mem[0])), written: (*written)(unsafe.Pointer(&mem[slotSize]))}, nil
+}
+
+// hang makes the command of a doorbell. A request with an answer begins with
+// the address of that.
+func hang[Resp, Req any](d *doorbell, command uint32, req Req) {
+	encode[Resp, none](d.slot, command, req)
+	var resp Resp
+	w := d.written
+	*w = written{command: command, inWords: uint16((unsafe.Offsetof(w.req) + unsafe.Sizeof(req)) / 4), outWords: uint16(unsafe.Sizeof(resp) / 4)}
+	*(*Req)(unsafe.Pointer(&w.req)) = req
+	if w.outWords > 0 {
+		*(*uint64)(unsafe.Pointer(&w.req)) = address(&d.slot.answer)
+	}
 }
 
 // ring runs the command without telling the scheduler, which would take the
 // processor away from a call that is longer than 20 µs: that costs more than
 // the call, and the kernel does not sleep in it.
 func (d *doorbell) ring() syscall.Errno {
+	if !d.refused.Load() {
+		w := d.written
+		_, _, errno := syscall.RawSyscall(syscall.SYS_WRITE, uintptr(d.fd), uintptr(unsafe.Pointer(w)), uintptr(w.inWords)*4)
+		if errno != syscall.EACCES {
+			return errno
+		}
+		d.refused.Store(true)
+	}
 	_, _, errno := syscall.RawSyscall(syscall.SYS_IOCTL, uintptr(d.fd), rdmaVerbsIoctl, uintptr(unsafe.Pointer(d.slot)))
 	return errno
 }

@@ -21,7 +21,7 @@ type cq struct {
 	handle uint32
 	ring   *ring
 	next   uint32
-	bell   doorbell // arms
+	bell   *doorbell // arms
 }
 
 func (d *device) CreateCQ(depth int, ch verbs.CompChannel) (verbs.CQ, error) {
@@ -65,7 +65,7 @@ func (c *cq) create(depth int, channel int32) error {
 		return err
 	}
 	c.handle = resp.cqHandle
-	encode[none, none](c.bell.slot, cmdReqNotifyCQ, reqNotifyCQ{cqHandle: c.handle})
+	hang[none](c.bell, cmdReqNotifyCQ, reqNotifyCQ{cqHandle: c.handle})
 	if c.ring, err = mapRing(c.dev.fd, rxe.mi, unsafe.Sizeof(verbs.WC{})); err != nil {
 		_ = c.destroy()
 		return err

@@ -29,7 +29,7 @@ type qp struct {
 	state  atomic.Uint32
 	send   sendQueue
 	recv   recvQueue
-	bell   doorbell
+	bell   *doorbell
 }
 
 func (p *pd) CreateQP(init verbs.QPInit) (verbs.QP, error) {
@@ -100,7 +100,7 @@ func (q *qp) create(p *pd, send, recv *cq, shared *srq, init *verbs.QPInit) erro
 		return err
 	}
 	q.handle, q.num = resp.qpHandle, resp.qpn
-	encode[postSendResp, none](q.bell.slot, cmdPostSend, postSend{qpHandle: q.handle, wqeSize: sendWRSize})
+	hang[postSendResp](q.bell, cmdPostSend, postSend{qpHandle: q.handle, wqeSize: sendWRSize})
 	if err := q.mapRings(&resp, &rxe, shared != nil); err != nil {
 		_ = q.destroy()
 		return err

@@ -21,5 +21,7 @@ func TestRXE(t *testing.T) { rxetest.Run(t, Provider()) }
 
 func TestUnprivileged(t *testing.T) { rxetest.Unprivileged(t, Provider()) }
 
+func TestOtherCredentials(t *testing.T) { rxetest.OtherCredentials(t, Provider()) }
+
 func BenchmarkEmptyPoll(b *testing.B) { rxetest.EmptyPoll(b, Provider()) }
 func BenchmarkMessages(b *testing.B)  { rxetest.Messages(b, Provider()) }
