@@ -235,8 +235,8 @@ func (r *rawReader) receive(fd uintptr) {
 // transfer sends or receives without waiting, whatever mode somebody has put the socket
 // in. So it keeps its P: the runtime takes those of system calls that last for 20 µs, as
 // these do where they copy much, and a call that finds its P gone waits for another.
-// What has to stop all goroutines waits for it instead, 0.3 ms for all that the socket
-// takes at once.
+// What has to stop all goroutines waits for it instead, as long as it takes to copy what
+// the socket has room for.
 func transfer(call, fd uintptr, m *unix.Msghdr, vector []unix.Iovec) (int, syscall.Errno) {
 	m.Iov = &vector[0]
 	m.SetIovlen(len(vector))
