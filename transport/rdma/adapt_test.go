@@ -111,9 +111,7 @@ func TestAdaptiveLinks(t *testing.T) {
 				require.Equal(t, [2]uint8{14, 6}, [2]uint8{timeout, retries})
 			}
 			require.Equal(t, adaptive, len(fabrics[0].paths.by) == 1)
-			for _, f := range fabrics {
-				require.NoError(t, f.Close())
-			}
+			closeAll(t, fabrics)
 		})
 	}
 }

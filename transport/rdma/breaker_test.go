@@ -206,8 +206,6 @@ func TestBreakerOpens(t *testing.T) {
 		failed(verbs.WCRemAccessErr)
 		require.ErrorAs(t, fabrics[0].Usable(ends[0].addr), &open)
 		require.Equal(t, 2*breakerPause, open.Left)
-		for _, f := range fabrics {
-			require.NoError(t, f.Close())
-		}
+		closeAll(t, fabrics)
 	})
 }

@@ -76,9 +76,7 @@ func TestDeviceRemovedAndBack(t *testing.T) {
 			sim.AddDevice("a", "sim0")
 			time.Sleep(2 * lookInterval)
 			require.EqualValues(t, 1, told.Load(), "it was stopped")
-			for _, f := range fabrics {
-				require.NoError(t, f.Close())
-			}
+			closeAll(t, fabrics)
 		})
 	}
 }
@@ -115,9 +113,7 @@ func TestDeviceRevives(t *testing.T) {
 		again, err := join(context.Background(), fabrics, ends)
 		require.NoError(t, err)
 		exchange(t, again)
-		for _, f := range fabrics {
-			require.NoError(t, f.Close())
-		}
+		closeAll(t, fabrics)
 	})
 }
 

@@ -59,9 +59,7 @@ func TestDrainNeverEnds(t *testing.T) {
 				if late {
 					require.EqualValues(t, 8, fabrics[0].Stats().Stale, "the receives of the first link")
 				}
-				for _, f := range fabrics {
-					require.NoError(t, f.Close())
-				}
+				closeAll(t, fabrics)
 			})
 		})
 	}
@@ -91,9 +89,7 @@ func TestDrainWithoutSends(t *testing.T) {
 		require.EqualValues(t, 1, fabrics[0].Stats().LostDrains)
 		require.False(t, links[0].ep.rings.held)
 		links[1].Close(nil)
-		for _, f := range fabrics {
-			require.NoError(t, f.Close())
-		}
+		closeAll(t, fabrics)
 	})
 }
 

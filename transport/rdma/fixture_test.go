@@ -131,6 +131,14 @@ func join(ctx context.Context, fabrics [2]*Fabric, ends [2]end) (links [2]transp
 	return links, nil
 }
 
+// closeAll closes fabrics whose links are over.
+func closeAll(t testing.TB, fabrics [2]*Fabric) {
+	t.Helper()
+	for _, f := range fabrics {
+		require.NoError(t, f.Close())
+	}
+}
+
 // pair makes two fabrics and a link between them.
 func pair(t testing.TB, ends [2]end, cfg Config) (fabrics [2]*Fabric, links [2]*link) {
 	t.Helper()

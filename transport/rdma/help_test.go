@@ -94,9 +94,7 @@ func TestHelpAfterStop(t *testing.T) {
 		l.Close(nil)
 		<-l.Done()
 	}
-	for _, f := range fabrics {
-		require.NoError(t, f.Close())
-	}
+	closeAll(t, fabrics)
 	late := &link{ep: &endpoint{poller: p}} // one that has not seen its end yet
 	var waiting atomic.Int32
 	late.Help(new(transport.Signal), &waiting)

@@ -281,9 +281,7 @@ func TestIdleTicks(t *testing.T) {
 		time.Sleep(time.Minute)
 		require.InDelta(t, 60, fabrics[0].Stats().Ticks-before, 10)
 		exchange(t, made)
-		for _, f := range fabrics {
-			require.NoError(t, f.Close())
-		}
+		closeAll(t, fabrics)
 	})
 }
 
@@ -308,9 +306,7 @@ func TestSlotNeverGivenBack(t *testing.T) {
 		made, err := join(context.Background(), fabrics, ends)
 		require.NoError(t, err)
 		exchange(t, made)
-		for _, f := range fabrics {
-			require.NoError(t, f.Close())
-		}
+		closeAll(t, fabrics)
 		fill(slot.Payload, 1) // its memory is there
 		require.ErrorIs(t, links[0].Commit(slot, &wire.Header{Kind: wire.Call}), net.ErrClosed)
 	})

@@ -53,9 +53,7 @@ func TestPoolStats(t *testing.T) {
 		require.LessOrEqual(t, s.Recycled, uint64(3), "a QP that finds the pool full may have been made ready")
 		require.EqualValues(t, s.Made-2, s.Destroyed)
 		require.NoError(t, s.PoolError)
-		for _, f := range fabrics {
-			require.NoError(t, f.Close())
-		}
+		closeAll(t, fabrics)
 		require.Equal(t, s.PoolHits, f.Stats().PoolHits, "what was counted stays")
 		require.Equal(t, s.Made, f.Stats().Destroyed)
 	})
@@ -96,9 +94,7 @@ func TestResetRefused(t *testing.T) {
 		require.GreaterOrEqual(t, s.Destroyed, uint64(n), "and more where the pool was filled twice at once")
 		require.Equal(t, 1, s.Pooled)
 		require.EqualValues(t, s.Made-1, s.Destroyed)
-		for _, f := range fabrics {
-			require.NoError(t, f.Close())
-		}
+		closeAll(t, fabrics)
 	})
 }
 

@@ -109,9 +109,7 @@ func TestLostEventsAfterPause(t *testing.T) {
 		require.NoError(t, send(links[0], 5, 8))
 		sinks[1].await(t, 6)
 		require.LessOrEqual(t, time.Since(start), idleTick+time.Millisecond)
-		for _, f := range fabrics {
-			require.NoError(t, f.Close())
-		}
+		closeAll(t, fabrics)
 	})
 }
 
@@ -190,9 +188,7 @@ func TestOutOfCreditAndCutOff(t *testing.T) {
 		require.NoError(t, linktest.Commit(links[0], slot, &wire.Header{Kind: wire.Ping}))
 		require.ErrorAs(t, ended(t, links[0], sinks[0]), &failed)
 		require.Equal(t, verbs.WCRetryExcErr, failed.Status)
-		for _, f := range fabrics {
-			require.NoError(t, f.Close())
-		}
+		closeAll(t, fabrics)
 	})
 }
 

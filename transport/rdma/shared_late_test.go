@@ -68,9 +68,7 @@ func TestSharedAfterDestroy(t *testing.T) {
 				next.talk(t)
 				next.close()
 				complete(t, fabrics)
-				for _, f := range fabrics {
-					require.NoError(t, f.Close())
-				}
+				closeAll(t, fabrics)
 			})
 		})
 	}
@@ -96,8 +94,6 @@ func TestSharedLastReceive(t *testing.T) {
 		d.close()
 		time.Sleep(time.Second)
 		require.Zero(t, fabrics[0].Stats().Stale)
-		for _, f := range fabrics {
-			require.NoError(t, f.Close())
-		}
+		closeAll(t, fabrics)
 	})
 }

@@ -170,9 +170,7 @@ func TestSharedByMany(t *testing.T) {
 						require.Zero(t, f.Stats().RNR)
 					}
 					complete(t, fabrics)
-					for _, f := range fabrics {
-						require.NoError(t, f.Close())
-					}
+					closeAll(t, fabrics)
 				})
 			})
 		}

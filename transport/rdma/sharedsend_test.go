@@ -195,9 +195,7 @@ func TestSharedSlotKept(t *testing.T) {
 					complete(t, fabrics)
 				}
 				next.close()
-				for _, f := range fabrics {
-					require.NoError(t, f.Close())
-				}
+				closeAll(t, fabrics)
 				fill(slot.Payload, 1) // its memory is there
 			})
 		})
@@ -226,9 +224,7 @@ func TestSharedSendsLost(t *testing.T) {
 		next.talk(t)
 		next.close()
 		complete(t, fabrics)
-		for _, f := range fabrics {
-			require.NoError(t, f.Close())
-		}
+		closeAll(t, fabrics)
 	})
 }
 
@@ -282,9 +278,7 @@ func TestSharedSendQueueFull(t *testing.T) {
 		require.GreaterOrEqual(t, time.Since(start), 2*time.Second, "12 at a time")
 		d.close()
 		complete(t, fabrics)
-		for _, f := range fabrics {
-			require.NoError(t, f.Close())
-		}
+		closeAll(t, fabrics)
 	})
 }
 

@@ -2,7 +2,6 @@ package tcp
 
 import (
 	"io"
-	"net"
 	"runtime"
 	"testing"
 	"time"
@@ -77,13 +76,7 @@ func TestIdleLinkHoldsNoBuffer(t *testing.T) {
 // frames.
 func TestDribble(t *testing.T) {
 	pooltest.Check(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close() //nolint:errcheck // it was listened at
-	src, err := net.Dial("tcp", l.Addr().String())
-	require.NoError(t, err)
-	conn, err := l.Accept()
-	require.NoError(t, err)
+	src, conn := sockets(t)
 	defer conn.Close() //nolint:errcheck // it was read only
 	b, payload := stream(0, 1, 100, 0, 300)
 	go func() {

@@ -24,6 +24,19 @@ func overTCP(t *testing.T) (a, b transport.Link) {
 	return a, b
 }
 
+// sockets are both ends of a connection. The test closes them.
+func sockets(t *testing.T) (near, far net.Conn) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	near, err = net.Dial("tcp", l.Addr().String())
+	require.NoError(t, err)
+	far, err = l.Accept()
+	require.NoError(t, err)
+	return near, far
+}
+
 // overPipe connects two links over a stream that is not a socket, so that all
 // frames leave through the writer.
 func overPipe(t *testing.T) (a, b transport.Link) {

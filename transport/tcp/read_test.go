@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
-	"net"
 	"os"
 	"testing"
 	"testing/iotest"
@@ -109,13 +108,7 @@ func TestParserSocket(t *testing.T) {
 	sizes := []int{0, 1, 100, 9000, 64 << 10, 3, 256 << 10, 256 << 10, 20 << 10, 20 << 10, 0, 5}
 	b, payload := stream(sizes...)
 	for _, cut := range []int{len(b), 100_000, 4096, 777} {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		defer l.Close()
-		from, err := net.Dial("tcp", l.Addr().String())
-		require.NoError(t, err)
-		to, err := l.Accept()
-		require.NoError(t, err)
+		from, to := sockets(t)
 		defer to.Close()
 		go func() {
 			defer from.Close()

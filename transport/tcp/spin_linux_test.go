@@ -2,7 +2,6 @@ package tcp
 
 import (
 	"math/rand/v2"
-	"net"
 	"testing"
 	"time"
 
@@ -32,13 +31,7 @@ func (h *heard) Frame(*wire.Header) error {
 // any more.
 func TestSpinAndWait(t *testing.T) {
 	const patience = 10 * time.Second
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close() //nolint:errcheck // it was listened at
-	src, err := net.Dial("tcp", l.Addr().String())
-	require.NoError(t, err)
-	conn, err := l.Accept()
-	require.NoError(t, err)
+	src, conn := sockets(t)
 	h := &heard{vec: newRawReader(conn), each: make(chan struct{}, 1)}
 	h.vec.canSpin = true
 	p := parser{src: conn, vec: h.vec, recv: h, owner: h, count: new(counters)}
@@ -55,7 +48,7 @@ func TestSpinAndWait(t *testing.T) {
 			t.Fatal("nobody was woken")
 		}
 	}
-	_, err = src.Write(make([]byte, 5)) // of the next
+	_, err := src.Write(make([]byte, 5)) // of the next
 	require.NoError(t, err)
 	require.NoError(t, src.Close())
 	require.ErrorContains(t, <-done, "frame")
