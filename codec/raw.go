@@ -9,7 +9,8 @@ import "github.com/verbena-rpc/verbena/pool"
 // The bytes are copied both ways and stay their owner's. Decoding overwrites
 // the slice from its start and grows it if its capacity is too small, so a
 // receiver that keeps its slice allocates nothing, and must be done with the
-// last message in it before the next.
+// last message in it before the next. What is in a pool.Buf need not be copied: see
+// Call in package rpc.
 var Raw Codec = rawCodec{}
 
 type rawCodec struct{}

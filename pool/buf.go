@@ -156,8 +156,7 @@ func (b *Buf) Release() {
 	case n > 0:
 	case n < 0:
 		b.misuse("released twice")
-	case b.reserved:
-		large.put(b)
+	case b.class >= minReserved && large.put(b):
 	case b.class == unpooled:
 		b.buf = nil
 	default:

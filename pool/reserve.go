@@ -16,13 +16,16 @@ const (
 	minReserved = 16 - minShift
 )
 
-// reserve is where large buffers come from first, and what these go back to, also
-// when garbage is collected. A class gets half of it at most, so that a burst of one
-// leaves something for the others. The zero value is ready and holds nothing.
+// reserve is where large buffers come from first, and go back to, also when garbage is
+// collected. A class gets half of it at most, so that a burst of one leaves something
+// for the others. Beside its own it takes in as many bytes of others: of a sync.Pool,
+// which has a list for each processor, one would get those that were used longest ago.
+// The zero value is ready and holds nothing.
 type reserve struct {
-	mu   sync.Mutex
-	rest []byte // not cut into buffers yet
-	of   [numClasses]struct {
+	mu    sync.Mutex
+	rest  []byte // not cut into buffers yet
+	extra int    // bytes of free buffers that were not cut from it
+	of    [numClasses]struct {
 		free []*Buf // the last released is the first to be taken
 		cut  int    // bytes
 	}
@@ -38,6 +41,9 @@ func (r *reserve) get(class int) *Buf {
 	if n := len(c.free); n > 0 {
 		b := c.free[n-1]
 		c.free = c.free[:n-1]
+		if !b.reserved {
+			r.extra -= b.Cap()
+		}
 		return b
 	}
 	size := classSize(class)
@@ -57,10 +63,17 @@ func (r *reserve) get(class int) *Buf {
 	return b
 }
 
-// put takes back a buffer from get.
-func (r *reserve) put(b *Buf) {
+// put takes in a buffer that nobody holds; false: it has room for no more.
+func (r *reserve) put(b *Buf) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if !b.reserved {
+		if r.extra+b.Cap() > reserveSize {
+			return false
+		}
+		r.extra += b.Cap()
+	}
 	c := &r.of[b.class]
 	c.free = append(c.free, b)
+	return true
 }

@@ -40,11 +40,35 @@ func TestReserveIsShared(t *testing.T) {
 	require.Nil(t, r.get(numClasses-1), "larger than the reserve")
 
 	for _, b := range held {
-		r.put(b)
+		require.True(t, r.put(b))
 	}
 	require.Same(t, held[len(held)-1], r.get(minReserved), "the last released is warm")
-	r.put(b)
+	require.True(t, r.put(b))
 	require.Same(t, b, r.get(mega))
+}
+
+// TestReserveTakesInOthers: large buffers that were not cut from it are kept as well, up
+// to its size, the last released to be taken first.
+func TestReserveTakesInOthers(t *testing.T) {
+	var r reserve
+	const mega = 20 - minShift
+	var own *Buf
+	for b := r.get(mega); b != nil; b = r.get(mega) {
+		own = b
+	}
+	others := make([]*Buf, reserveSize/classSize(mega)+1)
+	for range 2 {
+		for i := range others {
+			others[i] = newBuf(1 << 20)
+			require.Equal(t, i < len(others)-1, r.put(others[i]), i)
+		}
+		require.True(t, r.put(own))
+		require.Same(t, own, r.get(mega))
+		for i := len(others) - 2; i >= 0; i-- {
+			require.Same(t, others[i], r.get(mega))
+		}
+		require.Nil(t, r.get(mega))
+	}
 }
 
 // TestReservedDoNotOverlap: buffers are cut side by side.

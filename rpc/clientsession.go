@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/verbena-rpc/verbena/codec"
+	"github.com/verbena-rpc/verbena/pool"
 	"github.com/verbena-rpc/verbena/transport"
 	"github.com/verbena-rpc/verbena/transport/wire"
 )
@@ -110,8 +111,7 @@ func (s *clientSession) await(ctx context.Context, p *pending, id uint64) bool {
 
 // request sends the request. After an error the server never sees it.
 func (s *clientSession) request(ctx context.Context, p *pending, id uint64, m *Method, req any) error {
-	cod := m.codec()
-	n, err := sizeOf(cod, req, s.maxMessage)
+	msg, err := newMessage(m.codec(), req, s.maxMessage)
 	if err != nil {
 		return err
 	}
@@ -119,18 +119,14 @@ func (s *clientSession) request(ctx context.Context, p *pending, id uint64, m *M
 	if m.Idempotent {
 		p.header.Flags |= wire.Idempotent
 	}
-	if n > s.lane.MaxPayload() {
-		return s.lane.SendFill(ctx, &p.header, n, func(dst []byte) error {
+	if msg.size > s.lane.MaxPayload() {
+		return s.lane.SendMade(ctx, &p.header, msg.size, func() (*pool.Buf, error) {
 			p.header.Arg = timeLeft(ctx) // it may have waited for its turn
-			return marshal(cod, dst, req)
+			return msg.encode()
 		})
 	}
-	slot, err := s.lane.Reserve(ctx, transport.Small, n)
+	slot, err := msg.reserve(ctx, s.lane)
 	if err != nil {
-		return err
-	}
-	if err := marshal(cod, slot.Payload, req); err != nil {
-		s.lane.Discard(slot)
 		return err
 	}
 	p.header.Arg = timeLeft(ctx) // it may have waited for room

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/verbena-rpc/verbena/codec"
+	"github.com/verbena-rpc/verbena/pool"
 	"github.com/verbena-rpc/verbena/rpc"
 	"github.com/verbena-rpc/verbena/transport"
 	"github.com/verbena-rpc/verbena/transport/tcp"
@@ -72,6 +73,48 @@ func ExampleCall() {
 	}
 	fmt.Printf("%s over %v\n", resp, conn.Transport().Kind)
 	// Output: v over tcp
+}
+
+// blocks serves blocks from the memory that they are in.
+type blocks struct{ block *pool.Buf }
+
+func (b blocks) Read(_ context.Context, _ *pool.Buf) (*pool.Buf, error) {
+	b.block.Retain() // for this response
+	return b.block, nil
+}
+
+var readMethod = &rpc.Method{Name: "/example.Blocks/Read", Idempotent: true, Codec: codec.Raw}
+
+// Large messages need not be copied: a pool.Buf is sent from where it is, and the
+// caller gets the one that the response came in.
+func ExampleUnaryBuf() {
+	network := &transport.Network{Carrier: &tcp.Carrier{}}
+	server := rpc.NewServer(network)
+	err := server.Register(&rpc.ServiceDesc{
+		Name:    "example.Blocks",
+		Methods: []rpc.MethodDesc{{Method: readMethod, Handler: rpc.UnaryBuf(blocks.Read)}},
+	}, blocks{pool.Get(1 << 20)})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := server.Listen("127.0.0.1:0"); err != nil {
+		log.Fatal(err)
+	}
+	go server.Serve()
+	defer server.Close()
+	conn, err := rpc.Dial(context.Background(), network, server.Addr().String())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer conn.Close()
+
+	var block *pool.Buf
+	if err := rpc.Call(context.Background(), conn, readMethod, []byte("7"), &block); err != nil {
+		log.Fatal(err)
+	}
+	defer block.Release()
+	fmt.Println(block.Len(), "bytes")
+	// Output: 1048576 bytes
 }
 
 // An error says what was wrong and whether a handler has seen the call.

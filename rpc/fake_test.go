@@ -171,12 +171,21 @@ func (e *fakeEnd) SendBuf(ctx context.Context, h wire.Header, msg *pool.Buf) err
 	return e.Send(ctx, h, msg.Bytes())
 }
 
-func (e *fakeEnd) SendFill(ctx context.Context, h *wire.Header, n int, fill func([]byte) error) error {
-	msg := make([]byte, n)
-	if err := fill(msg); err != nil {
+func (e *fakeEnd) SendMade(ctx context.Context, h *wire.Header, _ int, make func() (*pool.Buf, error)) error {
+	msg, err := make()
+	if err != nil {
 		return err
 	}
-	return e.Send(ctx, *h, msg)
+	defer msg.Release()
+	return e.SendBuf(ctx, *h, msg)
+}
+
+func (e *fakeEnd) Refer(ctx context.Context, class transport.Class, msg *pool.Buf) (transport.Slot, error) {
+	slot, err := e.Reserve(ctx, class, msg.Len())
+	if err == nil {
+		copy(slot.Payload, msg.Bytes())
+	}
+	return slot, err
 }
 
 func (e *fakeEnd) Help(*transport.Signal, *atomic.Int32) bool {

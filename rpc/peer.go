@@ -59,14 +59,14 @@ type peer struct {
 	inline serverCall    // what inline handlers serve
 
 	mu      sync.Mutex
-	outbox  fifo[message]
+	outbox  fifo[posted]
 	unsent  int64 // bytes in the outbox
 	sending bool  // a goroutine empties the outbox
 	ended   bool
 }
 
-// message is one that waits in an outbox.
-type message struct {
+// posted is a message that waits in an outbox.
+type posted struct {
 	header  wire.Header
 	payload *pool.Buf
 }
@@ -209,7 +209,7 @@ func (p *peer) post(h *wire.Header, payload *pool.Buf) {
 		p.session.Close(errNotReading)
 	default:
 		p.server.owed.Add(1)
-		p.outbox.push(message{*h, payload})
+		p.outbox.push(posted{*h, payload})
 		p.unsent += int64(payload.Len())
 		if !p.sending {
 			p.sending = true

@@ -19,7 +19,8 @@
 // What a call is promised: it ends exactly once, with a result or one *Error,
 // and as soon as its context ends. It outlives the session that carries it
 // where it surely was not executed, or may be twice; see Call. Once it has returned, nothing of the
-// framework or of a device touches the request or the response. If it failed,
+// framework or of a device touches the request or the response, unless that is a
+// pool.Buf, which whoever needs it holds by reference. If it failed,
 // Error.Delivery says whether a handler has seen it.
 package rpc
 
@@ -29,6 +30,7 @@ import (
 	"sync/atomic"
 
 	"github.com/verbena-rpc/verbena/codec"
+	"github.com/verbena-rpc/verbena/pool"
 	"github.com/verbena-rpc/verbena/transport/wire"
 )
 
@@ -110,7 +112,7 @@ func Unary[S, Req, Resp any](serve func(S, context.Context, *Req) (*Resp, error)
 				return err
 			}
 			if resp == nil {
-				return Errorf(Internal, "handler returned neither a response nor an error")
+				return noResponse()
 			}
 			return c.send(resp)
 		}, nil
@@ -140,9 +142,47 @@ func UnaryBytes[S any](serve func(S, context.Context, []byte) ([]byte, error)) H
 	}}
 }
 
+// UnaryBuf is the handler of a method, of any codec, that takes the request as it
+// arrived and has the response encoded already, in buffers that nothing is copied to
+// or from; see Call. The request is lent to serve until it returns, and Retain keeps
+// it longer. The response, not nil, comes with a reference that is released when it
+// is no longer needed; nobody may change it any more. A request that is to be the
+// response, or shares its buffer, is retained for that.
+func UnaryBuf[S any](serve func(S, context.Context, *pool.Buf) (*pool.Buf, error)) Handler {
+	return Handler{bind: func(impl any, _ codec.Codec) (serveFunc, error) {
+		to, ok := impl.(S)
+		if !ok {
+			return nil, fmt.Errorf("%T does not implement it", impl)
+		}
+		return func(c *serverCall) error {
+			req := c.take()
+			defer req.Release()
+			resp, err := serve(to, c.ctx, req)
+			defer release(resp)
+			switch {
+			case err != nil:
+				return err
+			case resp == nil:
+				return noResponse()
+			}
+			return c.send(resp)
+		}, nil
+	}}
+}
+
+func noResponse() error {
+	return Errorf(Internal, "handler returned neither a response nor an error")
+}
+
 // Call makes one unary call: it sends req, waits, and decodes the response
 // into resp. Both are what the method's codec takes. The error is nil or an
 // *Error; resp is valid only if it is nil.
+//
+// With any codec, req may also be a *pool.Buf that has the encoded request, and resp a
+// **pool.Buf that is set to the encoded response, with a reference for the caller to
+// release. Large ones are not copied then where the transport is TCP. The caller keeps its
+// reference to req, whose bytes nobody may change any more, not even after Call: others
+// may hold it until the peer has said that it took the request in.
 //
 // The time left until the deadline of ctx goes to the server, whose handler's
 // context ends then too. When ctx ends, Call returns at once, whatever the

@@ -8,7 +8,6 @@ import (
 	"github.com/valyala/bytebufferpool"
 
 	"github.com/verbena-rpc/verbena/pool"
-	"github.com/verbena-rpc/verbena/transport"
 	"github.com/verbena-rpc/verbena/transport/wire"
 )
 
@@ -115,6 +114,13 @@ func (c *serverCall) receive(req any) error {
 	return nil
 }
 
+// take is the request as it arrived, with the reference to it. It is called once.
+func (c *serverCall) take() *pool.Buf {
+	payload := c.payload
+	c.payload = nil
+	return whole(payload)
+}
+
 // borrow is the request as it arrived, until the call is over.
 func (c *serverCall) borrow() []byte {
 	if c.payload == nil {
@@ -131,17 +137,17 @@ func (c *serverCall) send(resp any) error {
 	if c.ctx.isCanceled() {
 		return context.Canceled
 	}
-	n, err := sizeOf(c.method.codec, resp, c.peer.maxMessage)
+	msg, err := newMessage(c.method.codec, resp, c.peer.maxMessage)
 	if err != nil {
 		return c.unsendable(err)
 	}
 	c.header = wire.Header{Kind: wire.Reply, Flags: wire.End, Call: c.ctx.id}
-	sent, err := c.sendNow(resp, n)
+	sent, err := c.sendNow(msg)
 	if !sent && err == nil {
 		if c.method.inline {
-			return c.post(resp, n)
+			return c.post(msg)
 		}
-		err = c.sendLater(resp, n)
+		err = c.sendLater(msg)
 	}
 	switch {
 	case err == nil:
@@ -154,41 +160,40 @@ func (c *serverCall) send(resp any) error {
 }
 
 // sendNow sends the response if it is one frame and there is room for it.
-func (c *serverCall) sendNow(resp any, n int) (sent bool, err error) {
+func (c *serverCall) sendNow(msg message) (sent bool, err error) {
 	l := c.peer.lane
-	if n > l.MaxPayload() {
+	if msg.size > l.MaxPayload() {
 		return false, nil
 	}
-	slot, err := l.Reserve(noWait, transport.Small, n)
-	if err != nil {
-		return false, nil // if the session is over, whoever waits for room hears of it
-	}
-	if err := marshal(c.method.codec, slot.Payload, resp); err != nil {
-		l.Discard(slot)
+	slot, err := msg.reserve(noWait, l)
+	switch {
+	case err == nil:
+		c.settle()
+		return true, l.Commit(slot, &c.header)
+	case isEncodeError(err):
 		return false, err
 	}
-	c.settle()
-	return true, l.Commit(slot, &c.header)
+	return false, nil // if the session is over, whoever waits for room hears of it
 }
 
 // sendLater sends the response when the peer takes it in.
-func (c *serverCall) sendLater(resp any, n int) error {
-	buf, err := encode(c.method.codec, resp, n)
+func (c *serverCall) sendLater(msg message) error {
+	buf, err := msg.encode()
 	if err != nil {
 		return err
 	}
 	defer buf.Release()
-	return c.peer.wait(c.ctx, n, func(ctx context.Context) error {
+	return c.peer.wait(c.ctx, msg.size, func(ctx context.Context) error {
 		return c.peer.lane.SendBuf(ctx, c.header, buf)
 	})
 }
 
 // post answers from the delivering goroutine, which must not wait.
-func (c *serverCall) post(resp any, n int) error {
-	if !c.peer.holds(n) {
+func (c *serverCall) post(msg message) error {
+	if !c.peer.holds(msg.size) {
 		return Errorf(ResourceExhausted, "no room for the response: too many wait to be taken in")
 	}
-	buf, err := encode(c.method.codec, resp, n)
+	buf, err := msg.encode()
 	if err != nil {
 		return c.unsendable(err)
 	}

@@ -58,8 +58,13 @@ func listenAt(t testing.TB, addr string, opts ...rpc.ServerOption) *rpc.Server {
 
 func listenOn(t testing.TB, n *transport.Network, addr string, opts ...rpc.ServerOption) *rpc.Server {
 	t.Helper()
+	return serve(t, n, addr, echoService, echoer{}, opts...)
+}
+
+func serve(t testing.TB, n *transport.Network, addr string, service *rpc.ServiceDesc, impl any, opts ...rpc.ServerOption) *rpc.Server {
+	t.Helper()
 	s := rpc.NewServer(n, opts...)
-	require.NoError(t, s.Register(echoService, echoer{}))
+	require.NoError(t, s.Register(service, impl))
 	require.NoError(t, s.Listen(addr))
 	served := make(chan error, 1)
 	go func() { served <- s.Serve() }()

@@ -58,6 +58,19 @@ func (l *Lane) Reserve(ctx context.Context, class Class, n int) (slot Slot, err 
 	return slot, err
 }
 
+// Refer is Reserve for a message that is there: all of msg, which nobody may change
+// any more. It is sent from where it is if the link can do that. The caller
+// releases its own reference after Commit or Discard.
+func (l *Lane) Refer(ctx context.Context, class Class, msg *pool.Buf) (slot Slot, err error) {
+	n := msg.Len()
+	if n > l.maxFrame() {
+		msg.Retain()
+		return Slot{Payload: msg.Bytes(), Buf: msg, wide: true}, nil
+	}
+	err = l.out.reserve(ctx, class, msg, 0, n, &slot)
+	return slot, err
+}
+
 func wideSlot(n int) Slot {
 	buf := pool.Get(n)
 	return Slot{Payload: buf.Bytes(), Buf: buf, wide: true}
@@ -135,16 +148,18 @@ var headers = sync.Pool{New: func() any { return new(wire.Header) }}
 
 // Send is SendBuf of a copy of msg.
 func (l *Lane) Send(ctx context.Context, h wire.Header, msg []byte) error {
-	return l.SendFill(ctx, &h, len(msg), func(dst []byte) error {
-		copy(dst, msg)
-		return nil
+	return l.SendMade(ctx, &h, len(msg), func() (*pool.Buf, error) {
+		buf := pool.Get(len(msg))
+		copy(buf.Bytes(), msg)
+		return buf, nil
 	})
 }
 
-// SendFill is SendBuf of a message of n bytes that fill writes, called once it
-// is the turn of the message, so that those who wait hold no memory for theirs.
-// fill may set fields of h too. Its error is returned as it is, and nothing sent.
-func (l *Lane) SendFill(ctx context.Context, h *wire.Header, n int, fill func(dst []byte) error) error {
+// SendMade is SendBuf of a message of n bytes that make returns, with a reference
+// that is released here. make is called once it is the turn of the message, so that
+// those who wait hold no memory for theirs. It may set fields of h too. Its error is
+// returned as it is, and nothing sent.
+func (l *Lane) SendMade(ctx context.Context, h *wire.Header, n int, make func() (*pool.Buf, error)) error {
 	if err := l.checkSize(n); err != nil {
 		return err
 	}
@@ -156,11 +171,11 @@ func (l *Lane) SendFill(ctx context.Context, h *wire.Header, n int, fill func(ds
 		}
 		defer turn.give(1, n)
 	}
-	msg := pool.Get(n)
-	defer msg.Release()
-	if err := fill(msg.Bytes()); err != nil {
+	msg, err := make()
+	if err != nil {
 		return err
 	}
+	defer msg.Release()
 	if !chunks {
 		return l.SendBuf(ctx, *h, msg)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rpc/verbena/pool"
 	"github.com/verbena-rpc/verbena/pool/pooltest"
 	"github.com/verbena-rpc/verbena/transport"
 	"github.com/verbena-rpc/verbena/transport/tcp"
@@ -66,6 +67,34 @@ func TestSendObeysContext(t *testing.T) {
 	}
 	c.Close(nil)
 	within(t, c.Done())
+}
+
+// TestRefer: what is there already leaves from there, and is released by its sender
+// at once; where it came to need chunks it leaves in these.
+func TestRefer(t *testing.T) {
+	pooltest.Check(t)
+	c, s := connect(t, overTCP(), overTCP())
+	for call, size := range []int{1, 60 << 10, 300 << 10} {
+		msg := pool.Get(size)
+		for i := range msg.Bytes() {
+			msg.Bytes()[i] = byte(i * (call + 3))
+		}
+		want := bytes.Clone(msg.Bytes())
+		slot, err := c.Lane().Refer(t.Context(), transport.Small, msg)
+		require.NoError(t, err)
+		require.Same(t, &msg.Bytes()[0], &slot.Payload[0])
+		c.Lane().Discard(slot)
+		slot, err = c.Lane().Refer(t.Context(), transport.Small, msg)
+		require.NoError(t, err)
+		require.NoError(t, c.Lane().Commit(slot, &wire.Header{Kind: wire.Call, Call: uint64(call)}))
+		msg.Release()
+		got := within(t, s.sink.messages)
+		require.True(t, bytes.Equal(want, got.Payload.Bytes()), size)
+		got.Payload.Release()
+	}
+	c.Close(nil)
+	within(t, c.Done())
+	within(t, s.Done())
 }
 
 // TestTakenBack: a message whose sender gives up between two chunks never

@@ -153,6 +153,20 @@ func TestRepliesAreAcknowledgements(t *testing.T) {
 	}
 }
 
+// No ACK is due for a block whose answer says that it was taken in.
+func TestBlocksAreAnswered(t *testing.T) {
+	const chunks, length = 4, 1<<18 + 1<<10
+	var o owed
+	for e := uint32(1); e < 1000; e++ {
+		said := (e - 1) / chunks * chunks
+		require.False(t, o.add(e, said, length), e)
+	}
+	for e := uint32(1000); e < 1004; e++ { // but where it is not
+		require.False(t, o.add(e, 999, length), e)
+	}
+	require.True(t, o.add(1004, 999, length))
+}
+
 // Frames tell the peer of small frames when there are many, of others at once.
 func TestMention(t *testing.T) {
 	var in incoming

@@ -7,6 +7,7 @@ import (
 
 	"github.com/verbena-rpc/verbena/bench/internal/load"
 	"github.com/verbena-rpc/verbena/codec"
+	"github.com/verbena-rpc/verbena/pool"
 	"github.com/verbena-rpc/verbena/rpc"
 	"github.com/verbena-rpc/verbena/transport"
 )
@@ -48,14 +49,17 @@ func (s Server) Held(context.Context, *HeldRequest) (*HeldReply, error) {
 }
 
 // RawEcho returns the bytes it was given.
-func (Server) RawEcho(_ context.Context, in []byte) ([]byte, error) { return in, nil }
+func (Server) RawEcho(_ context.Context, in *pool.Buf) (*pool.Buf, error) {
+	in.Retain()
+	return in, nil
+}
 
 // The same work without protobuf, written by hand as a stub would be.
 var (
 	rawEcho    = &rpc.Method{Name: "/verbena.bench.Raw/Echo", Idempotent: true, Codec: codec.Raw}
 	rawService = &rpc.ServiceDesc{
 		Name:    "verbena.bench.Raw",
-		Methods: []rpc.MethodDesc{{Method: rawEcho, Handler: rpc.UnaryBytes(Server.RawEcho)}},
+		Methods: []rpc.MethodDesc{{Method: rawEcho, Handler: rpc.UnaryBuf(Server.RawEcho)}},
 	}
 )
 
@@ -71,14 +75,16 @@ func NewCall(stub EchoClient, size int) load.Call {
 	}
 }
 
-// NewRawCall returns a call without protobuf that reuses its two buffers.
+// NewRawCall returns a call without protobuf that reuses its request of size bytes.
 func NewRawCall(conn *rpc.Conn, size int) load.Call {
-	request, reply := make([]byte, size), make([]byte, 0, size)
+	request := pool.Get(size)
 	return func(ctx context.Context) error {
-		if err := rpc.Call(ctx, conn, rawEcho, &request, &reply); err != nil {
+		var reply *pool.Buf
+		if err := rpc.Call(ctx, conn, rawEcho, request, &reply); err != nil {
 			return err
 		}
-		return Check(reply, size)
+		defer reply.Release()
+		return Check(reply.Bytes(), size)
 	}
 }
 
