@@ -134,7 +134,22 @@ type link struct {
 // room is the memory of a slot. It goes from hand to hand as the Ref of slots.
 type room struct {
 	next  *room // of the free ones
-	bytes [maxPayload]byte
+	small [smallRoom]byte
+	large []byte // of maxPayload, once it was needed
+}
+
+// smallRoom is what most frames need, in bytes. Rooms for any frame, side by side, would
+// share few places in the caches.
+const smallRoom = 128
+
+func (m *room) bytes(n int) []byte {
+	if n <= smallRoom {
+		return m.small[:n:n]
+	}
+	if m.large == nil {
+		m.large = make([]byte, maxPayload)
+	}
+	return m.large[:n:n]
 }
 
 // Pair makes two links that are connected to each other and not started.
@@ -178,7 +193,7 @@ func (k *link) Reserve(_ context.Context, _ transport.Class, n int) (transport.S
 		return transport.Slot{}, fmt.Errorf("nulllink: payload of %d bytes, at most %d", n, maxPayload)
 	}
 	m := k.other.room()
-	return transport.Slot{Payload: m.bytes[:n:n], Ref: m}, nil
+	return transport.Slot{Payload: m.bytes(n), Ref: m}, nil
 }
 
 func (k *link) room() *room {
@@ -231,13 +246,11 @@ func (k *link) pump() {
 // take keeps a frame to be delivered to k.
 func (k *link) take(h *wire.Header, payload *room) {
 	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.closed {
-		k.give(payload)
-		return
+	if !k.closed {
+		k.arrived++
+		k.inbox = append(k.inbox, frame{*h, payload})
 	}
-	k.arrived++
-	k.inbox = append(k.inbox, frame{*h, payload})
+	k.mu.Unlock()
 }
 
 // drain delivers what waits, and what comes meanwhile, unless somebody is at it. It
@@ -284,7 +297,7 @@ func (k *link) deliver(h *wire.Header, payload *room) {
 	if k.dead.Load() {
 		return
 	}
-	if err := k.receiver.Take(h, payload.bytes[:h.Length]); err != nil {
+	if err := k.receiver.Take(h, payload.bytes(int(h.Length))); err != nil {
 		k.Close(err)
 	}
 }
