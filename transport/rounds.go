@@ -13,8 +13,12 @@ import (
 // 32 beats, and 35 % with 128. Fewer would have the answers come more at a time.
 const beats = 16
 
-// stride spreads sessions that begin at the same time over the beats; it has no
-// divisor in common with their number.
+// company is how many sessions share a beat before there is another: a process that has
+// no more wakes once in a tick, and what they say in a burst takes a millisecond or two.
+const company = 64
+
+// stride is from one beat to that which is taken next; it has no divisor in common
+// with their number.
 const stride = 9
 
 // rounds looks at the sessions of a Network, at each once in a tick, in one
@@ -25,7 +29,6 @@ type rounds struct {
 	mu      sync.Mutex
 	at      [beats][]*Session // by the beat at which they are looked at
 	count   int               // of sessions
-	next    uint              // beat of the next session that begins
 	beat    time.Duration
 	began   time.Time   // time of beat 0
 	done    int         // the last beat that has been
@@ -39,20 +42,36 @@ func (r *rounds) add(s *Session, tick time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.count == 0 && !r.looking {
-		r.beat, r.began, r.done, r.next = tick/beats, time.Now(), 0, 0
+		r.beat, r.began, r.done = tick/beats, time.Now(), 0
 	}
 	for now := r.now(); r.done < now && len(r.at[(r.done+1)%beats]) == 0; {
 		r.done++ // it was nobody's
 	}
 	r.count++
-	s.beat = int(r.next % beats)
-	if s.client {
-		s.beat = (s.beat + beats/2) % beats // where the server began as well, its PINGs come between
-	}
-	r.next += stride
+	s.beat = r.choose(s.client)
 	s.place = len(r.at[s.beat])
 	r.at[s.beat] = append(r.at[s.beat], s)
 	r.arm()
+}
+
+// choose is the first beat with fewer sessions than company, else that with the
+// fewest. Callers hold mu.
+func (r *rounds) choose(client bool) int {
+	first := 0
+	if client {
+		first = beats / 2 // where the server began as well, its PINGs come between
+	}
+	fewest := first
+	for i := range beats {
+		b := (first + i*stride) % beats
+		if len(r.at[b]) < company {
+			return b
+		}
+		if len(r.at[b]) < len(r.at[fewest]) {
+			fewest = b
+		}
+	}
+	return fewest
 }
 
 // remove has s looked at no more, unless that is about to happen.

@@ -1,6 +1,8 @@
 package transport
 
 import (
+	"math/rand/v2"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,7 +23,7 @@ func TestRounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const (
 			tick  = time.Second
-			count = 10 * beats
+			count = (company + 2) * beats
 		)
 		n := &Network{}
 		all := make([]*Session, count)
@@ -69,10 +71,11 @@ func TestRounds(t *testing.T) {
 				n.rounds.remove(s)
 			}
 		}
-		looks, _ := watch(all)
+		looks, moments := watch(all)
 		for i, n := range looks {
 			require.Equal(t, i%2, n)
 		}
+		require.LessOrEqual(t, moments, beats)
 		for i, s := range all {
 			if i%2 == 1 {
 				n.rounds.remove(s)
@@ -89,6 +92,40 @@ func TestRounds(t *testing.T) {
 		time.Sleep(tick / 5)
 		require.True(t, lookedAt(all[0]))
 		n.rounds.remove(all[0])
+	})
+}
+
+// TestFewRounds: sessions that have room at one moment of a tick share it, those that
+// take the places of others too.
+func TestFewRounds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const few = 60
+		n := &Network{}
+		all := make([]*Session, few)
+		enter := func(i int) {
+			all[i] = &Session{network: n, cfg: Config{Keepalive: ticks * time.Second}}
+			all[i].control = &path{s: all[i]}
+			all[i].control.heard.Store(1)
+			n.rounds.add(all[i], time.Second)
+		}
+		for i := range all {
+			time.Sleep(time.Millisecond)
+			enter(i)
+		}
+		for range 1000 {
+			i := rand.IntN(few)
+			n.rounds.remove(all[i])
+			enter(i)
+		}
+		for start := time.Now(); !slices.ContainsFunc(all, lookedAt); {
+			require.LessOrEqual(t, time.Since(start), time.Second)
+			time.Sleep(time.Millisecond)
+			synctest.Wait()
+		}
+		for i, s := range all {
+			require.True(t, lookedAt(s), i)
+			n.rounds.remove(s)
+		}
 	})
 }
 

@@ -100,8 +100,8 @@ func (f *Fabric) came() {
 func (f *Fabric) lookAround() {
 	l := &f.lookout
 	defer close(l.done)
-	ticker := time.NewTicker(lookInterval)
-	defer ticker.Stop()
+	timer := time.NewTimer(untilWhole(lookInterval))
+	defer timer.Stop()
 	for {
 		select {
 		case <-l.ctx.Done():
@@ -114,8 +114,9 @@ func (f *Fabric) lookAround() {
 				return
 			}
 			f.tell()
-		case <-ticker.C:
+		case <-timer.C:
 			f.look()
+			timer.Reset(untilWhole(lookInterval))
 		}
 	}
 }

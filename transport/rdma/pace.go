@@ -75,3 +75,9 @@ func (p *pace) worked() { p.last, p.empty, p.tick = 0, 0, safetyTick }
 
 // quiet says that nothing happened during a sleep.
 func (p *pace) quiet() { p.tick = min(2*p.tick, idleTick) }
+
+// untilWhole is the time until the clock shows a multiple of d. What wakes an idle
+// process each d does so then, together: to wake costs more than what is done.
+func untilWhole(d time.Duration) time.Duration {
+	return d - time.Duration(time.Now().UnixNano())%d
+}

@@ -298,6 +298,9 @@ func (p *poller) nap(tick time.Duration) bool {
 	if stopped, worked := p.round(); stopped || worked {
 		return true
 	}
+	if tick == idleTick {
+		tick = untilWhole(idleTick)
+	}
 	p.naps.Add(1)
 	why, err := p.ch.Wait(tick)
 	if err != nil {

@@ -113,6 +113,39 @@ func TestLostEventsAfterPause(t *testing.T) {
 	})
 }
 
+// What wakes a process that is idle does so at whole seconds: pollers that sleep for
+// long, and the look at the devices.
+func TestIdleWakesTogether(t *testing.T) {
+	checkLeaks(t)
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(345 * time.Millisecond) // it begins at a whole one
+		sim, ends := simEnds(t, simverbs.Config{})
+		cfg := small
+		cfg.Poll = EventsOnly
+		fabrics, links := pair(t, ends, cfg)
+		s := newSink()
+		links[0].Start(s)
+		time.Sleep(time.Minute)
+		sleepTo := func(part time.Duration) { time.Sleep(untilWhole(time.Second) + part) }
+		for range 10 {
+			sleepTo(time.Millisecond)
+			ticks := fabrics[0].Stats().Ticks
+			time.Sleep(time.Second - 2*time.Millisecond)
+			require.Equal(t, ticks, fabrics[0].Stats().Ticks)
+			time.Sleep(2 * time.Millisecond)
+			require.Greater(t, fabrics[0].Stats().Ticks, ticks)
+		}
+		sleepTo(300 * time.Millisecond)
+		sim.RemoveDevice("a", "sim0")
+		sleepTo(-time.Millisecond)
+		require.NoError(t, links[0].dead())
+		time.Sleep(2 * time.Millisecond)
+		require.Error(t, links[0].dead())
+		links[1].Close(nil)
+		closeAll(t, fabrics)
+	})
+}
+
 // A channel that cannot be waited on does not make its poller spin.
 func TestWaitFails(t *testing.T) {
 	checkLeaks(t)

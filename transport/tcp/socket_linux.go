@@ -135,7 +135,11 @@ func (w *rawWriter) write(o *outgoing, block bool) (int64, error) {
 }
 
 func (w *rawWriter) send(fd uintptr) {
-	w.n, w.errno = transfer(unix.SYS_SENDMSG, fd, &w.msg, w.vector)
+	if len(w.vector) == 1 {
+		w.n, w.errno = transfer(unix.SYS_SENDTO, fd, unsafe.Pointer(w.vector[0].Base), int(w.vector[0].Len), flags)
+		return
+	}
+	w.n, w.errno = transferVector(unix.SYS_SENDMSG, fd, &w.msg, w.vector)
 }
 
 // rawReader reads from a socket to two places in one system call, or to one that
@@ -222,26 +226,33 @@ func (r *rawReader) result(err error) (int, error) {
 
 func (r *rawReader) fill(fd uintptr) {
 	b := r.to.room()
-	r.vector[0].Base = &b[0]
-	r.vector[0].SetLen(len(b))
-	r.n, r.errno = transfer(unix.SYS_RECVMSG, fd, &r.msg, r.vector[:1])
-	r.vector[0] = unix.Iovec{}
+	r.n, r.errno = transfer(unix.SYS_RECVFROM, fd, unsafe.Pointer(&b[0]), len(b), flags)
 }
 
 func (r *rawReader) receive(fd uintptr) {
-	r.n, r.errno = transfer(unix.SYS_RECVMSG, fd, &r.msg, r.vector[:])
+	r.n, r.errno = transferVector(unix.SYS_RECVMSG, fd, &r.msg, r.vector[:])
 }
 
-// transfer sends or receives without waiting, whatever mode somebody has put the socket
-// in. So it keeps its P: the runtime takes those of system calls that last for 20 µs, as
-// these do where they copy much, and a call that finds its P gone waits for another.
-// What has to stop all goroutines waits for it instead, as long as it takes to copy what
-// the socket has room for.
-func transfer(call, fd uintptr, m *unix.Msghdr, vector []unix.Iovec) (int, syscall.Errno) {
+// flags have a transfer not wait, whatever mode somebody has put the socket in.
+const flags = unix.MSG_DONTWAIT | unix.MSG_NOSIGNAL
+
+// transferVector sends from or receives to several places.
+func transferVector(call, fd uintptr, m *unix.Msghdr, vector []unix.Iovec) (int, syscall.Errno) {
 	m.Iov = &vector[0]
 	m.SetIovlen(len(vector))
+	return transfer(call, fd, unsafe.Pointer(m), flags, 0)
+}
+
+// transfer sends or receives without waiting. So it keeps its P: the runtime takes those
+// of system calls that last for 20 µs, as these do where they copy much, and a call that
+// finds its P gone waits for another. What has to stop all goroutines waits for it
+// instead, as long as it takes to copy what the socket has room for.
+//
+// arg, third and fourth are those of the call: one place costs the kernel less by
+// sendto(2) and recvfrom(2) than in a message.
+func transfer(call, fd uintptr, arg unsafe.Pointer, third, fourth int) (int, syscall.Errno) {
 	for {
-		n, _, errno := syscall.RawSyscall(call, fd, uintptr(unsafe.Pointer(m)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+		n, _, errno := syscall.RawSyscall6(call, fd, uintptr(arg), uintptr(third), uintptr(fourth), 0, 0)
 		if errno != syscall.EINTR {
 			return int(n), errno
 		}

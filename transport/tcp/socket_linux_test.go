@@ -5,6 +5,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -64,20 +65,37 @@ func TestTransferNeverWaits(t *testing.T) {
 		defer unix.Close(fd) //nolint:errcheck // nothing was written that matters
 	}
 	b := make([]byte, 1<<20)
-	vector := make([]unix.Iovec, 1)
-	vector[0].Base = &b[0]
-	vector[0].SetLen(len(b))
+	one := unsafe.Pointer(&b[0])
+	vector := make([]unix.Iovec, 2)
+	for i := range vector {
+		vector[i].Base = &b[i*len(b)/2]
+		vector[i].SetLen(len(b) / 2)
+	}
 
 	rescue := time.AfterFunc(time.Second, func() { unix.Write(fds[1], b[:1]) })
-	_, errno := transfer(unix.SYS_RECVMSG, uintptr(fds[0]), new(unix.Msghdr), vector)
+	_, errno := transfer(unix.SYS_RECVFROM, uintptr(fds[0]), one, len(b), flags)
+	require.Equal(t, syscall.EAGAIN, errno)
+	_, errno = transferVector(unix.SYS_RECVMSG, uintptr(fds[0]), new(unix.Msghdr), vector)
 	require.Equal(t, syscall.EAGAIN, errno)
 	require.True(t, rescue.Stop())
 
 	rescue = time.AfterFunc(time.Second, func() { unix.Read(fds[1], make([]byte, 1<<20)) })
-	n, errno := transfer(unix.SYS_SENDMSG, uintptr(fds[0]), new(unix.Msghdr), vector)
+	n, errno := transferVector(unix.SYS_SENDMSG, uintptr(fds[0]), new(unix.Msghdr), vector)
 	require.Zero(t, errno)
 	require.Less(t, n, len(b), "what there was room for")
 	require.True(t, rescue.Stop())
-	_, errno = transfer(unix.SYS_SENDMSG, uintptr(fds[0]), new(unix.Msghdr), vector)
-	require.Equal(t, syscall.EAGAIN, errno)
+	for _, call := range []func() syscall.Errno{
+		func() syscall.Errno {
+			_, errno := transferVector(unix.SYS_SENDMSG, uintptr(fds[0]), new(unix.Msghdr), vector)
+			return errno
+		},
+		func() syscall.Errno {
+			_, errno := transfer(unix.SYS_SENDTO, uintptr(fds[0]), one, len(b), flags)
+			return errno
+		},
+	} {
+		rescue = time.AfterFunc(time.Second, func() { unix.Read(fds[1], make([]byte, 1<<20)) })
+		require.Equal(t, syscall.EAGAIN, call())
+		require.True(t, rescue.Stop())
+	}
 }

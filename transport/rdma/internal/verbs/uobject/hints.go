@@ -41,23 +41,71 @@ func OpenFailure(device string, err error) *verbs.Error {
 }
 
 // UverbsNode finds the character device of an RDMA device, "" if unknown.
-func UverbsNode(device string) string { return uverbsNodes(classDir)[device] }
+func UverbsNode(device string) string {
+	nodes, _ := uverbsNodes(classDir)
+	return nodes[device]
+}
 
-// Devices lists the RDMA devices that have a character device, sorted.
-func Devices() []string { return slices.Sorted(maps.Keys(uverbsNodes(classDir))) }
+// Devices lists the RDMA devices that have a character device, sorted. An error
+// says that there may be others.
+func Devices() ([]string, error) {
+	nodes, err := uverbsNodes(classDir)
+	return slices.Sorted(maps.Keys(nodes)), err
+}
 
 const classDir = "/sys/class/infiniband_verbs"
 
-// uverbsNodes are the character devices by the names of their RDMA devices.
-func uverbsNodes(class string) map[string]string {
+// uverbsNodes are the character devices by the names of their RDMA devices. It is
+// called each second by processes that do nothing else: package os would enter each
+// file of sysfs in the netpoller, and wake threads for it.
+func uverbsNodes(class string) (map[string]string, error) {
 	nodes := map[string]string{}
-	files, _ := filepath.Glob(filepath.Join(class, "uverbs*", "ibdev"))
-	for _, f := range files {
-		if b, err := os.ReadFile(f); err == nil {
-			nodes[strings.TrimSpace(string(b))] = filepath.Join("/dev/infiniband", filepath.Base(filepath.Dir(f)))
+	dir, err := unix.Open(class, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nodes, unlessGone(err)
+	}
+	defer unix.Close(dir) //nolint:errcheck // it was read only
+	list := make([]byte, 4<<10)
+	for {
+		n, err := unix.ReadDirent(dir, list)
+		if err != nil || n == 0 {
+			return nodes, unlessGone(err)
+		}
+		_, _, entries := unix.ParseDirent(list[:n], -1, nil)
+		for _, node := range entries {
+			if !strings.HasPrefix(node, "uverbs") {
+				continue
+			}
+			device, err := readLine(dir, node+"/ibdev")
+			if err = unlessGone(err); err != nil {
+				return nodes, err
+			}
+			if device != "" {
+				nodes[device] = filepath.Join("/dev/infiniband", node)
+			}
 		}
 	}
-	return nodes
+}
+
+// readLine is the one short line of a file below dir.
+func readLine(dir int, name string) (string, error) {
+	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", err
+	}
+	defer unix.Close(fd) //nolint:errcheck // it was read only
+	var line [256]byte   // IB_DEVICE_NAME_MAX is 64
+	n, err := unix.Read(fd, line[:])
+	return strings.TrimSpace(string(line[:max(0, n)])), err
+}
+
+// unlessGone is nil for what files of sysfs fail with that are not there, or whose
+// device has just gone.
+func unlessGone(err error) error {
+	if errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ENODEV) {
+		return nil
+	}
+	return err
 }
 
 // MemlockHint explains ENOMEM where memory of need bytes was to be pinned (0:

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 func TestMemlockHint(t *testing.T) {
@@ -27,10 +28,29 @@ func TestUverbsNodes(t *testing.T) {
 		require.NoError(t, os.Mkdir(filepath.Join(class, node), 0o700))
 		require.NoError(t, os.WriteFile(filepath.Join(class, node, "ibdev"), []byte(device), 0o600))
 	}
+	require.NoError(t, os.WriteFile(filepath.Join(class, "abi_version"), []byte("6\n"), 0o600))
+	require.NoError(t, os.Mkdir(filepath.Join(class, "uverbs2"), 0o700)) // about to go
+	nodes, err := uverbsNodes(class)
+	require.NoError(t, err)
 	require.Equal(t, map[string]string{
 		"rxe1": "/dev/infiniband/uverbs0", "rxe0": "/dev/infiniband/uverbs1",
-	}, uverbsNodes(class))
+	}, nodes)
 	require.Empty(t, UverbsNode("no-such-device"))
+	nodes, err = uverbsNodes(filepath.Join(class, "none"))
+	require.NoError(t, err)
+	require.Empty(t, nodes)
+}
+
+// A process that may open no file any more has not lost its devices.
+func TestUverbsNodesWithoutDescriptors(t *testing.T) {
+	class := t.TempDir()
+	var limit, none unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
+	none.Max = limit.Max
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &none))
+	_, err := uverbsNodes(class)
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
+	require.ErrorIs(t, err, syscall.EMFILE)
 }
 
 func TestFailureWithoutErrno(t *testing.T) {

@@ -23,7 +23,10 @@ func (provider) Name() string { return "uverbs" }
 // Devices lists the RDMA devices that the kernel has, whatever their driver:
 // that is found out by Open.
 func (provider) Devices() ([]string, error) {
-	names := uobject.Devices()
+	names, err := uobject.Devices()
+	if err != nil {
+		return nil, uobject.Failure("list", "the RDMA devices", err)
+	}
 	if len(names) == 0 {
 		return nil, &verbs.UnavailableError{Reason: "the kernel has no RDMA device", NoDevice: true}
 	}
@@ -48,7 +51,8 @@ func openNode(name string) (fd int, err error) {
 	const op = "ibv_open_device"
 	node := uobject.UverbsNode(name)
 	if node == "" {
-		return -1, uobject.Failure(op, name, syscall.ENODEV, fmt.Sprintf("the devices are %q", uobject.Devices()))
+		names, _ := uobject.Devices()
+		return -1, uobject.Failure(op, name, syscall.ENODEV, fmt.Sprintf("the devices are %q", names))
 	}
 	fd, err = unix.Open(node, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
