@@ -48,6 +48,11 @@ const (
 	sharedSQDepth = 31
 	sharedWindow  = 16
 
+	// Slots that a link which shares holds at most, with its own four. Frames of 64
+	// callers that wait together for credit leave eight at a time, those of callers
+	// that wait for it one by one, each to be woken, less than two.
+	sharedHold = 64
+
 	// A block of a common size in one frame, with its header and what codecs add:
 	// with slots of 4 KiB, blocks of 4 KiB were two chunks, and 256 callers
 	// made a quarter of the calls.

@@ -121,6 +121,7 @@ func complete(t *testing.T, fabrics [2]*Fabric) {
 					time.Sleep(time.Millisecond)
 				}
 				require.Equal(t, p.sends.n, n, "send slots free")
+				require.EqualValues(t, p.sends.n/2, p.sends.above.Load(), "of these, beyond half")
 				d.mu.Lock()
 				require.LessOrEqual(t, own, len(d.endpoints))
 				d.mu.Unlock()
@@ -309,7 +310,7 @@ func TestSharedOverrun(t *testing.T) {
 					links[0].Start(s)
 				}
 				links[1].window = credit.NewWindow(1 << 20)
-				links[1].send.share.window, links[1].send.share.most = links[1].window, 1<<20
+				links[1].send.share.window = links[1].window
 				release, held := make(chan struct{}), make(chan struct{})
 				links[0].ep.poller.do(func() { close(held); <-release })
 				<-held

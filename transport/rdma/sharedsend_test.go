@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rpc/verbena/transport"
+	"github.com/verbena-rpc/verbena/transport/rdma/internal/credit"
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs/simverbs"
 	"github.com/verbena-rpc/verbena/transport/wire"
 )
@@ -31,16 +32,16 @@ func sharedSendsOf(f *Fabric) *sharedSends {
 	return nil
 }
 
-// Peers that grant nothing, with more callers than there are slots for all: none of
-// them keeps a slot, and a link with a peer that does grant goes on.
-func TestMutePeersKeepNoSlot(t *testing.T) {
+// Peers that grant nothing, with more callers than there are slots for all: together
+// they keep half of the slots, and a link with a peer that does grant goes on.
+func TestMutePeersKeepHalf(t *testing.T) {
 	checkLeaks(t)
 	_, ends := simEnds(t, simverbs.Config{})
 	fabrics := [2]*Fabric{ends[0].fabric(t, scarce()), ends[1].fabric(t, sharing)}
 	var callers sync.WaitGroup
 	var mute [][2]transport.Link
-	const each = 16
-	for range 8 {
+	const each, window, half = 16, 8 - credit.Reserve, 2
+	for i := range 8 {
 		links, err := join(context.Background(), fabrics, ends)
 		require.NoError(t, err)
 		mute = append(mute, links)
@@ -52,8 +53,14 @@ func TestMutePeersKeepNoSlot(t *testing.T) {
 				}
 			})
 		}
+		kept := 0
+		if i == 0 { // it keeps what the others may not have then
+			kept = half
+		}
+		l := links[0].(*link)
 		within(t, "what the window allows", func() {
-			for links[0].Info().Stats.FramesSent < 4 || links[0].(*link).send.waiting.n.Load() < each-4 {
+			for l.Info().Stats.FramesSent < window || l.send.waiting.n.Load() != int32(each-window-kept) ||
+				freeSends(sharedSendsOf(fabrics[0])) != 4-half {
 				time.Sleep(time.Millisecond)
 			}
 		})
@@ -61,13 +68,13 @@ func TestMutePeersKeepNoSlot(t *testing.T) {
 	require.NotZero(t, mute[0][0].Info().Stats.CreditStalls)
 	require.True(t, mute[0][0].(*link).send.outstanding(), "its poller may not sleep long")
 	newDuo(t, fabrics, ends).talk(t)
-	complete(t, fabrics)
 	for _, links := range mute {
 		s := newSink()
 		links[1].Start(s)
 		s.await(t, each)
 	}
 	within(t, "the callers", callers.Wait)
+	complete(t, fabrics)
 }
 
 // Links that wait for slots are given one in turn.
