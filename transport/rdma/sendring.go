@@ -76,11 +76,14 @@ type sendSlot struct {
 // newSendRing makes a ring for a send queue of n entries. The slots for frames of
 // the link are in own, the others in rest, or shared.
 func newSendRing(n int, own, rest region, of *sharedSends, cfg *Config, inline int) *sendRing {
-	size := 1 << bits.Len(uint(n-1))
+	size, most := 1<<bits.Len(uint(n-1)), n
+	if of != nil {
+		most = min(cfg.SQDepth, sharedHold)
+	}
 	r := &sendRing{
-		inline:    uint32(inline),
-		reserved:  ring.NewStack(credit.Reserve),
-		bulkLimit: int32(n-credit.Reserve) / 2, // and half the window, once that is known
+		inline:   uint32(inline),
+		reserved: ring.NewStack(credit.Reserve), published: ring.NewQueue(most),
+		bulkLimit: int32(most-credit.Reserve) / 2, // or less, once the window is known
 		order:     make([]uint32, size),
 		mask:      uint32(size - 1),
 		queues:    [2]fifo{emptyFIFO, emptyFIFO},
@@ -89,12 +92,9 @@ func newSendRing(n int, own, rest region, of *sharedSends, cfg *Config, inline i
 	copy(r.own[:], own.slots(credit.Reserve, linkFrame))
 	if of != nil {
 		r.rest, r.free, r.slots = of.slots, of.free, credit.Reserve
-		hold := min(cfg.SQDepth, sharedHold)
-		r.published = ring.NewQueue(hold)
-		r.share = &share{of: of, depth: uint32(n), ahead: int32(hold - credit.Reserve)}
+		r.share = &share{of: of, depth: uint32(n), ahead: int32(most - credit.Reserve)}
 	} else {
 		r.rest, r.free, r.slots = rest.slots(n-credit.Reserve, cfg.SlotSize), ring.NewStack(n), n
-		r.published = ring.NewQueue(n)
 	}
 	for slot := r.slots - 1; slot >= 0; slot-- {
 		r.put(uint32(slot))

@@ -77,6 +77,57 @@ func TestMutePeersKeepHalf(t *testing.T) {
 	complete(t, fabrics)
 }
 
+// While half of the slots are free a link publishes more than the peer has receives
+// for, up to a number, and what has waited for credit leaves together.
+func TestSharedAhead(t *testing.T) {
+	checkLeaks(t)
+	synctest.Test(t, func(t *testing.T) {
+		_, ends := simEnds(t, simverbs.Config{})
+		cfg := Config{SlotSize: 512, Warm: -1, Dedicated: -1, Poll: EventsOnly}
+		fabrics := [2]*Fabric{ends[0].fabric(t, cfg), ends[1].fabric(t, cfg)}
+		over, cancel := context.WithCancel(t.Context())
+		cancel()
+		var all [][2]transport.Link
+		const window, most = sharedWindow - credit.Reserve, sharedHold - credit.Reserve
+		ahead := []int{most, 128/2 - most, 0} // of each link
+		for _, n := range ahead {
+			links, err := join(t.Context(), fabrics, ends)
+			require.NoError(t, err)
+			all = append(all, links)
+			links[0].Start(newSink())
+			h := wire.Header{Kind: wire.Call, Lane: transport.LaneID}
+			for i := range window + n {
+				slot, err := links[0].Reserve(over, transport.Small, 8)
+				require.NoError(t, err, "%d of %d", i, n)
+				fill(slot.Payload, i)
+				h.Call = uint64(i)
+				require.NoError(t, links[0].Commit(slot, &h))
+				links[0].Flush()
+				if i == window-1 {
+					time.Sleep(time.Millisecond) // until they have completed
+				}
+			}
+			_, err = links[0].Reserve(over, transport.Small, 8)
+			require.ErrorIs(t, err, context.Canceled, "after %d", n)
+			require.EqualValues(t, window, links[0].Info().Stats.FramesSent)
+		}
+		for i, links := range all {
+			before := links[0].Info().Stats
+			s := newSink()
+			links[1].Start(s)
+			s.await(t, window+ahead[i])
+			after := links[0].Info().Stats
+			require.LessOrEqual(t, after.SendBatches-before.SendBatches, (after.FramesSent-before.FramesSent+7)/8)
+			for _, l := range links {
+				l.Close(nil)
+				<-l.Done()
+			}
+		}
+		complete(t, fabrics)
+		closeAll(t, fabrics)
+	})
+}
+
 // Links that wait for slots are given one in turn.
 func TestSharedSendsInTurn(t *testing.T) {
 	checkLeaks(t)
@@ -262,27 +313,74 @@ func TestSharedChunksAlone(t *testing.T) {
 	}
 }
 
-// The peer grants credit while sends do not complete here: nobody has more slots than
-// the send queue has room for.
+// The peer grants credit while sends do not complete here: no more are posted than the
+// send queue has room for, however many slots a link has, and frames of the link itself
+// find room.
 func TestSharedSendQueueFull(t *testing.T) {
+	for depth, at := range map[int]int{16: 12, 64: 27} { // what is posted at a time
+		t.Run(fmt.Sprintf("depth=%d", depth), func(t *testing.T) {
+			checkLeaks(t)
+			synctest.Test(t, func(t *testing.T) {
+				_, ends := simEnds(t, simverbs.Config{Faults: simverbs.Faults{
+					OnCompletion: func(c simverbs.Completion, _ *rand.Rand) (fate simverbs.Fate) {
+						if c.Host == "a" && c.Send {
+							fate.Delay = time.Second
+						}
+						return fate
+					},
+				}})
+				cfg := sharing
+				cfg.SQDepth, cfg.SharedSlots = depth, 512
+				fabrics := [2]*Fabric{ends[0].fabric(t, cfg), ends[1].fabric(t, cfg)}
+				d := newDuo(t, fabrics, ends)
+				start := time.Now()
+				for i := range 2*at + 1 {
+					require.NoError(t, send(d.links[0], i, 8))
+				}
+				if depth == 64 { // all have a slot
+					time.Sleep(time.Second / 2)
+					require.EqualValues(t, at, d.links[0].Info().Stats.FramesSent)
+					for i := range at {
+						require.NoError(t, send(d.links[1], i, 8), "CREDIT leaves")
+					}
+					d.sinks[0].await(t, at)
+				}
+				d.sinks[1].await(t, 2*at+1)
+				require.GreaterOrEqual(t, time.Since(start), 2*time.Second, "%d at a time", at)
+				d.close()
+				complete(t, fabrics)
+				closeAll(t, fabrics)
+			})
+		})
+	}
+}
+
+// While more than half of the slots are taken a link has no more than its send queue has
+// room for, whatever credit it has.
+func TestSharedNoMoreThanTheQueue(t *testing.T) {
 	checkLeaks(t)
 	synctest.Test(t, func(t *testing.T) {
-		_, ends := simEnds(t, simverbs.Config{Faults: simverbs.Faults{
-			OnCompletion: func(c simverbs.Completion, _ *rand.Rand) (fate simverbs.Fate) {
-				if c.Host == "a" && c.Send {
-					fate.Delay = time.Second
-				}
-				return fate
-			},
-		}})
-		fabrics := [2]*Fabric{ends[0].fabric(t, sharing), ends[1].fabric(t, sharing)}
+		_, ends := simEnds(t, simverbs.Config{})
+		peer := sharing
+		peer.Dedicated, peer.RQDepth = 0, 64
+		fabrics := [2]*Fabric{ends[0].fabric(t, Config{SlotSize: 512, Warm: -1, Dedicated: -1, SharedSlots: 64, Poll: EventsOnly}), ends[1].fabric(t, peer)}
 		d := newDuo(t, fabrics, ends)
-		start := time.Now()
-		for i := range 30 {
-			require.NoError(t, send(d.links[0], i, 8))
+		over, cancel := context.WithCancel(t.Context())
+		cancel()
+		var held []transport.Slot
+		for {
+			slot, err := d.links[0].Reserve(over, transport.Small, 8)
+			if err != nil {
+				require.ErrorIs(t, err, context.Canceled)
+				break
+			}
+			held = append(held, slot)
 		}
-		d.sinks[1].await(t, 30)
-		require.GreaterOrEqual(t, time.Since(start), 2*time.Second, "12 at a time")
+		require.Len(t, held, sharedSQDepth-credit.Reserve)
+		for _, slot := range held {
+			d.links[0].Discard(slot)
+		}
+		d.talk(t)
 		d.close()
 		complete(t, fabrics)
 		closeAll(t, fabrics)
