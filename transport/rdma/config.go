@@ -39,7 +39,10 @@ const (
 	DefaultRQDepth = 128
 	DefaultWarm    = 2
 
-	DefaultDedicated   = wrid.MaxEndpoints // all
+	// Rings of 32 links are 43 MiB on rxe, 103 MiB elsewhere. They are those of 16
+	// sessions with another link standing by each; a process that has more of them has
+	// few that are busy, or would not care whether 16 of them are faster.
+	DefaultDedicated   = 32
 	DefaultSharedSlots = 2048
 
 	// Of a QP that shares. Twelve frames under way keep a path of 10 µs busy with
@@ -105,17 +108,21 @@ type Config struct {
 	SlotSize int
 
 	// Dedicated is how many QPs of a device have slots of their own, up to
-	// 65536, which is all; 0: all; -1: none. Those made beyond it, and those for whose
-	// completions the CQs have too little room, share the slots of their poller,
-	// and have a window of 16 frames and as many sends under way as that allows, if
-	// SQDepth and RQDepth are not less: they pin 4 KiB each, and take little room
-	// in a CQ. With many callers they are slower by a third or more, and their
-	// peers may find no slot free, which delays a frame by a millisecond or more.
+	// 65536, which is all; 0: 32; -1: none. Those made beyond it, and those for whose
+	// completions the CQs have too little room, share the slots of their poller: they
+	// pin 4 KiB each, and take little room in a CQ. Each has a window of 16 frames, 31 sends
+	// under way and 64 slots at most, or SQDepth and RQDepth if these are less. Small messages
+	// are as fast there, of one caller and of many, as long as
+	// half of the slots of all are free. Where more links are busy at once each frame of theirs
+	// waits for credit by itself, which halves the calls of 64 callers, and may
+	// find no receive, which delays it by a millisecond or more. A place among the
+	// dedicated goes to whatever link is made next once one is free.
 	Dedicated int
 
 	// SharedSlots is how many receive slots QPs of a poller share at most, 8 to
 	// 16384, and twice as many as the send slots; 0: 2048. For each 512 of them there
-	// are 256 and 128, or fewer where slots are larger than on rxe: in 1.6 MiB.
+	// are 256 and 128, or fewer where slots are larger than on rxe: in 1.6 MiB. More let
+	// more links be busy at once.
 	SharedSlots int
 
 	// Poll is how completions are awaited, and Spin for how long an Adaptive
