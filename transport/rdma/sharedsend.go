@@ -16,7 +16,8 @@ import (
 // from the others, no more.
 //
 // There are half as many as shared receives: a frame in one leaves at once, while
-// receives wait for whoever has credit.
+// receives wait for whoever has credit. More are added for who would wait while half are
+// taken, up to the limit.
 //
 // A slot is its holder's, as in a sendRing: of the links' callers and flushers, or of
 // the device. The others are in free, under their number in a sendRing. Memory is
@@ -33,13 +34,14 @@ type sharedSends struct {
 	growing sync.Mutex // guards what follows
 	chunks  chunks
 	n       int      // slots that have memory
+	limit   int      // on n
 	own     []region // for frames of a link itself, free
 }
 
 func newSharedSends(d *device, limit int) *sharedSends {
 	return &sharedSends{
 		slots: make([]sendSlot, limit), free: ring.NewStack(credit.Reserve + limit),
-		chunks: chunks{dev: d},
+		chunks: chunks{dev: d}, limit: limit,
 	}
 }
 
@@ -69,7 +71,7 @@ func (s *sharedSends) leave(own region) {
 // grow registers what chunkSharers endpoints need. growing is held.
 func (s *sharedSends) grow() error {
 	size, own := s.chunks.dev.cfg.SlotSize, credit.Reserve*linkFrame
-	n := min(s.chunks.dev.cfg.chunk()/2, len(s.slots)-s.n)
+	n := min(s.chunks.dev.cfg.chunk()/2, s.limit-s.n)
 	mem, err := s.chunks.add(n*size + chunkSharers*own)
 	if err != nil {
 		return err
@@ -87,6 +89,23 @@ func (s *sharedSends) grow() error {
 	return nil
 }
 
+// more adds slots where half are taken, and says whether it did: not while somebody else
+// is at it. Where the device takes no more memory those that there are must do.
+func (s *sharedSends) more() bool {
+	if s.above.Load() > 0 || !s.growing.TryLock() {
+		return false
+	}
+	defer s.growing.Unlock()
+	if s.n == s.limit {
+		return false
+	}
+	if s.grow() != nil {
+		s.limit = s.n
+		return false
+	}
+	return true
+}
+
 // close gives the memory back, unless somebody has a slot: then it stays mapped for
 // ever.
 func (s *sharedSends) close() error {
@@ -96,6 +115,7 @@ func (s *sharedSends) close() error {
 	for _, ok := s.free.Pop(); ok; _, ok = s.free.Pop() {
 		home++
 	}
+	s.limit = s.n
 	held := home < s.n || len(s.own) < chunkSharers*len(s.chunks.all)
 	return s.chunks.close(held)
 }

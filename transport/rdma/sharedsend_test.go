@@ -387,6 +387,68 @@ func TestSharedNoMoreThanTheQueue(t *testing.T) {
 	})
 }
 
+// Slots are added for who would wait while half are taken, up to the limit, or until the
+// device takes no more memory; not for who does not wait, nor once the device is closed.
+func TestSharedSendsGrow(t *testing.T) {
+	for name, refused := range map[string]bool{"limit": false, "refused": true} {
+		t.Run(name, func(t *testing.T) {
+			checkLeaks(t)
+			sim, ends := simEnds(t, simverbs.Config{})
+			cfg := Config{SlotSize: 512, Warm: -1, Dedicated: -1, SharedSlots: 512, Poll: EventsOnly}
+			fabrics := [2]*Fabric{ends[0].fabric(t, cfg), ends[1].fabric(t, cfg)}
+			first, second := newDuo(t, fabrics, ends), newDuo(t, fabrics, ends)
+			pool := sharedSendsOf(fabrics[0])
+			var held [2][]transport.Slot
+			take := func(i int, ctx context.Context) error {
+				l := []*duo{first, second}[i].links[0]
+				slot, err := l.Reserve(ctx, transport.Small, 8)
+				if err == nil {
+					held[i] = append(held[i], slot)
+				}
+				return err
+			}
+			over, cancel := context.WithCancel(t.Context())
+			cancel()
+			for range sharedHold - credit.Reserve {
+				require.NoError(t, take(0, over))
+			}
+			for range sharedWindow - credit.Reserve {
+				require.NoError(t, take(1, over))
+			}
+			require.ErrorIs(t, take(1, over), context.Canceled)
+			require.Equal(t, 128, pool.n)
+			if refused {
+				sim.FailCall("a", "ibv_reg_mr", 1, syscall.ENOMEM)
+				brief, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+				defer cancel()
+				for range 2 { // the second does not ask the device
+					require.ErrorIs(t, take(1, brief), context.DeadlineExceeded)
+					brief, cancel = context.WithTimeout(t.Context(), time.Millisecond)
+					defer cancel()
+				}
+				require.Equal(t, 128, pool.n)
+			} else {
+				for range sharedHold - sharedWindow {
+					require.NoError(t, take(1, t.Context()))
+				}
+				require.Equal(t, 256, pool.n, "and that is all")
+			}
+			for i, d := range []*duo{first, second} {
+				for _, slot := range held[i] {
+					d.links[0].Discard(slot)
+				}
+				d.talk(t)
+			}
+			complete(t, fabrics)
+			closeAll(t, fabrics)
+			pinned := pool.chunks.pinned.Load()
+			pool.above.Store(0)
+			pool.more()
+			require.Equal(t, pinned, pool.chunks.pinned.Load())
+		})
+	}
+}
+
 // Slots that come free together go to as many links.
 func TestSharedSendsOneEach(t *testing.T) {
 	checkLeaks(t)
