@@ -77,11 +77,12 @@ func (s *sharedSends) grow() error {
 		return err
 	}
 	copy(s.slots[s.n:], mem.slots(n, size))
+	half := s.n / 2
 	for range n {
 		s.free.Push(uint32(credit.Reserve + s.n))
 		s.n++
 	}
-	s.above.Add(int32(n / 2))
+	s.above.Add(int32(s.n/2 - half))
 	for i := range chunkSharers {
 		s.own = append(s.own, mem.cut(n*size+i*own, own))
 	}
