@@ -93,7 +93,11 @@ func closeFabric(n *transport.Network) {
 
 // pinned is what n has registered with devices, in bytes.
 func pinned(n *transport.Network) int64 {
-	if f, ok := n.Fabric.(*rdma.Fabric); ok {
+	fabric := n.Fabric
+	if w, ok := fabric.(*watchedFabric); ok {
+		fabric = w.Watcher
+	}
+	if f, ok := fabric.(*rdma.Fabric); ok {
 		return f.Stats().PinnedBytes
 	}
 	return 0
