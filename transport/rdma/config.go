@@ -110,19 +110,19 @@ type Config struct {
 	// Dedicated is how many QPs of a device have slots of their own, up to
 	// 65536, which is all; 0: 32; -1: none. Those made beyond it, and those for whose
 	// completions the CQs have too little room, share the slots of their poller: they
-	// pin 4 KiB each, and take little room in a CQ. Each has a window of 16 frames, 31 sends
-	// under way and 64 slots at most, or SQDepth and RQDepth if these are less. Small messages
-	// are as fast there, of one caller and of many, as long as
-	// half of the slots of all are free. Where more links are busy at once each frame of theirs
-	// waits for credit by itself, which halves the calls of 64 callers, and may
-	// find no receive, which delays it by a millisecond or more. A place among the
-	// dedicated goes to whatever link is made next once one is free.
+	// pin 4 KiB each, and take little room in a CQ. Each has a window of 16 frames, and 64
+	// slots at most, or RQDepth and SQDepth if these are less. On rxe they are
+	// as fast, with small messages faster. Where so many are busy at once that more than half of the
+	// slots are taken, each frame waits for the peer's credit before it has one, and
+	// 64 callers of a link make half the calls; and a frame may find no receive, which
+	// delays it by a millisecond or more.
 	Dedicated int
 
 	// SharedSlots is how many receive slots QPs of a poller share at most, 8 to
 	// 16384, and twice as many as the send slots; 0: 2048. For each 512 of them there
-	// are 256 and 128, or fewer where slots are larger than on rxe: in 1.6 MiB. More let
-	// more links be busy at once.
+	// are 256 and 128, or fewer where slots are larger than on rxe: in 1.6 MiB. More send
+	// slots are added while links are busy, up to that half. A higher number lets more links
+	// be busy at once, and pins more then.
 	SharedSlots int
 
 	// Poll is how completions are awaited, and Spin for how long an Adaptive
