@@ -103,6 +103,7 @@ func newNetwork(local string) (*transport.Network, *rdma.Fabric) {
 	var cfg rdma.Config
 	if n, ok := os.LookupEnv(dedicatedVar); ok {
 		cfg.Dedicated, _ = strconv.Atoi(n)
+		cfg.SharedSlots = 256 // all from the start: none are added while links are busy
 	}
 	fabric := rdma.New(cfg)
 	return &transport.Network{
