@@ -39,9 +39,8 @@ const (
 	DefaultRQDepth = 128
 	DefaultWarm    = 2
 
-	// Rings of 32 links are 43 MiB on rxe, 103 MiB elsewhere. They are those of 16
-	// sessions with another link standing by each; a process that has more of them has
-	// few that are busy, or would not care whether 16 of them are faster.
+	// Of 16 sessions with another link standing by each: 43 MiB on rxe, 103 MiB
+	// elsewhere. More is much to pin for links of which most are idle.
 	DefaultDedicated   = 32
 	DefaultSharedSlots = 2048
 

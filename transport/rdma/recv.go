@@ -209,7 +209,8 @@ func (ep *endpoint) endBatch(n int) {
 }
 
 // repost posts the slots that were taken, in one crossing, and grants
-// them. Those that are shared the poller posts, in one crossing for all. After the first error of the QP nothing is posted (case 7).
+// them. Those that are shared the poller posts, in one crossing for all. After the
+// first error of the QP nothing is posted (case 7).
 func (l *link) repost() {
 	r := &l.ep.recv
 	if l.dead() != nil || len(r.again)+r.used == 0 { // in this order: a dead link's are not the poller's for long

@@ -116,7 +116,7 @@ func (s *sharedSends) close() error {
 	for _, ok := s.free.Pop(); ok; _, ok = s.free.Pop() {
 		home++
 	}
-	s.limit = s.n
+	s.limit = s.n // no more for a caller that is late
 	held := home < s.n || len(s.own) < chunkSharers*len(s.chunks.all)
 	return s.chunks.close(held)
 }
