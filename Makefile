@@ -50,9 +50,9 @@ sim: ## simulated worlds full of faults: SEEDS=n of them (default 1000), or SEED
 	$(GO) test -count=1 -v -timeout 0 -run '^TestWorlds$$' ./transport/rdma/internal/sim \
 	  $(if $(SEED),-sim.seed=$(SEED) -sim.seeds=1 -sim.tries=100 -sim.trace,-sim.seeds=$(or $(SEEDS),1000) -sim.jobs=$(SIM_JOBS))
 
-faults: setup ## real faults under calls, in the VM: FAULTS=n of them (default 500), SEED=k, ONLY=regexp; table in fault-results/
+faults: setup ## real faults under calls, in the VM: FAULTS=n of them (default 500), SEED=k, ONLY=regexp, DEDICATED=-1 for links that share; table in fault-results/
 	$(GO) test -count=1 -v -timeout 0 -run '^TestFaults$$' -exec "$(VM) run -timeout 3h -out /out/=$(CURDIR)/fault-results --" \
-	  ./internal/faults -faults $(or $(FAULTS),500) -seed $(or $(SEED),0) -only '$(ONLY)' -out /out
+	  ./internal/faults -faults $(or $(FAULTS),500) -seed $(or $(SEED),0) -only '$(ONLY)' -dedicated $(or $(DEDICATED),0) -out /out
 
 vm: $(VM) ## the suites that need a real RDMA device, in the VM
 	@if $(VM) check; then \

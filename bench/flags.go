@@ -21,6 +21,7 @@ type settings struct {
 	sqDepth   int
 	rqDepth   int
 	slot      int
+	dedicated int
 	sum       bool
 	pool      string // "warm", "none", "cold"
 	procs     int
@@ -38,6 +39,7 @@ func (s *settings) register(fs *flag.FlagSet) {
 	fs.IntVar(&s.sqDepth, "sq-depth", 0, "send queue slots; default: the library's")
 	fs.IntVar(&s.rqDepth, "rq-depth", 0, "receive queue slots; default: the library's")
 	fs.IntVar(&s.slot, "slot", 0, "bytes of a slot; default: the library's")
+	fs.IntVar(&s.dedicated, "dedicated", 0, "QPs of a device with slots of their own, the others share theirs; -1: none; default: the library's")
 	fs.BoolVar(&s.sum, "payload-sum", false, "checksum payloads as well as headers")
 	fs.StringVar(&s.pool, "pool", "warm", "QPs: warm (from the pool), none (made with their rings for each link), cold (device, CQ, QP and rings for each link)")
 	fs.IntVar(&s.procs, "procs", 0, "CPUs of each process (GOMAXPROCS); default: all, or half of them when both processes are here")
@@ -50,7 +52,7 @@ func (s *settings) args() []string {
 		"-transport", s.transport, "-device", s.device, "-provider", s.provider, "-port", strconv.Itoa(s.port),
 		"-gid-index", strconv.Itoa(s.gidIndex), "-mtu", strconv.Itoa(s.mtu), "-poll", s.poll,
 		"-sq-depth", strconv.Itoa(s.sqDepth), "-rq-depth", strconv.Itoa(s.rqDepth),
-		"-slot", strconv.Itoa(s.slot), "-payload-sum=" + strconv.FormatBool(s.sum),
+		"-slot", strconv.Itoa(s.slot), "-dedicated", strconv.Itoa(s.dedicated), "-payload-sum=" + strconv.FormatBool(s.sum),
 		"-pool", s.pool, "-procs", strconv.Itoa(s.procs), "-cpuprofile", s.profile,
 	}
 }

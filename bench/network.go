@@ -55,7 +55,7 @@ func (s *settings) rdma() (rdma.Config, error) {
 	}
 	cfg := rdma.Config{
 		Device: s.device, Port: uint8(s.port), MTU: s.mtu,
-		SQDepth: s.sqDepth, RQDepth: s.rqDepth, SlotSize: s.slot,
+		SQDepth: s.sqDepth, RQDepth: s.rqDepth, SlotSize: s.slot, Dedicated: s.dedicated,
 	}
 	if s.gidIndex >= 0 {
 		cfg.GIDIndex = &s.gidIndex

@@ -205,7 +205,7 @@ type LinkStats struct {
 	SendBatches                uint64 // crossings or system calls that sent
 	RecvBatches                uint64 // polls or reads that brought something
 	Completions                uint64 // RDMA: what those polls brought, of sends and of receives
-	RecvsPosted, RecvPosts     uint64 // RDMA: receives posted since the link began, and the crossings that did
+	RecvsPosted, RecvPosts     uint64 // RDMA: receives posted since the link began, unless they are shared, and the crossings that did
 	CreditStalls               uint64 // times that a sender had frames but no credit
 	Stale                      uint64 // frames and completions of another epoch or generation, dropped
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strconv"
 	"testing"
 	"time"
 
@@ -19,6 +20,9 @@ import (
 // The test binary is also the other processes: with a role in its environment
 // it does that until its standard input ends.
 const roleVar = "FAULTS_ROLE"
+
+// dedicatedVar tells them rdma.Config.Dedicated, where it is not the default.
+const dedicatedVar = "FAULTS_DEDICATED"
 
 var roles = map[string]func(args []string) error{
 	"server": serverRole,
@@ -96,7 +100,12 @@ func obey(answer func(order) status) error {
 
 // newNetwork comes back to RDMA soon, so that many faults fit into a run.
 func newNetwork(local string) (*transport.Network, *rdma.Fabric) {
-	fabric := rdma.New(rdma.Config{})
+	var cfg rdma.Config
+	if n, ok := os.LookupEnv(dedicatedVar); ok {
+		cfg.Dedicated, _ = strconv.Atoi(n)
+		cfg.SharedSlots = 256 // all from the start: none are added while links are busy
+	}
+	fabric := rdma.New(cfg)
 	return &transport.Network{
 		Carrier: &tcp.Carrier{Config: tcp.Config{LocalAddr: local}},
 		Fabric:  fabric,

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -22,6 +23,7 @@ var (
 	count = flag.Int("faults", 0, "`number` of faults to inject; 0: one of each kind")
 	seed  = flag.Uint64("seed", 0, "`seed` of their order and lengths; 0: from the clock")
 	only  = flag.String("only", "", "inject only kinds whose name matches this `regexp`")
+	owned = flag.Int("dedicated", 0, "`number` of links of a device with slots of their own; -1: none; 0: the default")
 	out   = flag.String("out", "", "write faults.md and faults.json into this `directory`")
 )
 
@@ -37,6 +39,9 @@ const seenTime = 10 * time.Second
 func TestFaults(t *testing.T) {
 	if os.Getenv("VERBENA_VM") == "" {
 		t.Skip("skipped: it breaks devices and interfaces, and so runs in the test VM alone")
+	}
+	if *owned != 0 {
+		t.Setenv(dedicatedVar, strconv.Itoa(*owned))
 	}
 	name, err := regexp.Compile(*only)
 	require.NoError(t, err)

@@ -39,7 +39,9 @@ const (
 	DefaultRQDepth = 128
 	DefaultWarm    = 2
 
-	DefaultDedicated   = wrid.MaxEndpoints // all
+	// Of 16 sessions with another link standing by each: 43 MiB on rxe, 103 MiB
+	// elsewhere. More is much to pin for links of which most are idle.
+	DefaultDedicated   = 32
 	DefaultSharedSlots = 2048
 
 	// Of a QP that shares. Twelve frames under way keep a path of 10 µs busy with
@@ -47,6 +49,11 @@ const (
 	// this side does not know of, and frames of the link.
 	sharedSQDepth = 31
 	sharedWindow  = 16
+
+	// Slots that a link which shares holds at most, with its own four. Frames of 64
+	// callers that wait together for credit leave eight at a time, those of callers
+	// that wait for it one by one, each to be woken, less than two.
+	sharedHold = 64
 
 	// A block of a common size in one frame, with its header and what codecs add:
 	// with slots of 4 KiB, blocks of 4 KiB were two chunks, and 256 callers
@@ -100,17 +107,21 @@ type Config struct {
 	SlotSize int
 
 	// Dedicated is how many QPs of a device have slots of their own, up to
-	// 65536, which is all; 0: all; -1: none. Those made beyond it, and those for whose
-	// completions the CQs have too little room, share the slots of their poller,
-	// and have a window of 16 frames and as many sends under way as that allows, if
-	// SQDepth and RQDepth are not less: they pin 4 KiB each, and take little room
-	// in a CQ. With many callers they are slower by a third or more, and their
-	// peers may find no slot free, which delays a frame by a millisecond or more.
+	// 65536, which is all; 0: 32; -1: none. Those made beyond it, and those for whose
+	// completions the CQs have too little room, share the slots of their poller: they
+	// pin 4 KiB each, and take little room in a CQ. Each has a window of 16 frames, and 64
+	// slots at most, or RQDepth and SQDepth if these are less. On rxe they are
+	// as fast, with small messages faster. Where so many are busy at once that more than half of the
+	// slots are taken, each frame waits for the peer's credit before it has one, and
+	// 64 callers of a link make half the calls; and a frame may find no receive, which
+	// delays it by a millisecond or more.
 	Dedicated int
 
 	// SharedSlots is how many receive slots QPs of a poller share at most, 8 to
 	// 16384, and twice as many as the send slots; 0: 2048. For each 512 of them there
-	// are 256 and 128, or fewer where slots are larger than on rxe: in 1.6 MiB.
+	// are 256 and 128, or fewer where slots are larger than on rxe: in 1.6 MiB. More send
+	// slots are added while links are busy, up to that half. A higher number lets more links
+	// be busy at once, and pins more then.
 	SharedSlots int
 
 	// Poll is how completions are awaited, and Spin for how long an Adaptive

@@ -75,7 +75,11 @@ func newLink(ep *endpoint, epoch uint64, own, peer *wire.QP) *link {
 	if s := ep.send.share; s != nil {
 		s.bind(l.window, int64(peer.Depth))
 	}
-	ep.send.bulkLimit = min(ep.send.bulkLimit, int32(peer.Depth-credit.Reserve)/2)
+	window := peer.Depth
+	if ep.shares || peer.Shared { // half of 12 frames would not fill the path
+		window = max(window, sharedHold)
+	}
+	ep.send.bulkLimit = min(ep.send.bulkLimit, int32(window-credit.Reserve)/2)
 	return l
 }
 

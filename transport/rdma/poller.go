@@ -173,7 +173,7 @@ func (p *poller) round() (stopped, worked bool) {
 		p.runWork()
 	}
 	stopped, worked = p.stopped, p.poll() > 0
-	if !worked && len(p.owing) > 0 {
+	if !worked {
 		p.repostOwed()
 	}
 	p.turn.Unlock() // not deferred, which costs as much as an empty poll
@@ -204,8 +204,8 @@ func (p *poller) poll() int {
 	for i := range p.wcs[:n] {
 		p.dispatch(&p.wcs[i])
 	}
-	if p.shared != nil {
-		p.shared.repost()
+	if s := p.shared; s != nil && len(s.again) >= enough(len(s.all)) {
+		s.repost()
 	}
 	for _, ep := range p.batch {
 		n := ep.touched
@@ -225,7 +225,11 @@ func (p *poller) owe(ep *endpoint) {
 	}
 }
 
+// repostOwed posts those, and the shared ones that wait for more.
 func (p *poller) repostOwed() {
+	if p.shared != nil {
+		p.shared.repost()
+	}
 	for _, ep := range p.owing {
 		ep.owed = false
 		if l := ep.link.Load(); l != nil {

@@ -209,18 +209,19 @@ func (ep *endpoint) endBatch(n int) {
 }
 
 // repost posts the slots that were taken, in one crossing, and grants
-// them. Those that are shared the poller has posted already, in one crossing for
-// all. After the first error of the QP nothing is posted (case 7).
+// them. Those that are shared the poller posts, in one crossing for all. After the
+// first error of the QP nothing is posted (case 7).
 func (l *link) repost() {
 	r := &l.ep.recv
 	if l.dead() != nil || len(r.again)+r.used == 0 { // in this order: a dead link's are not the poller's for long
 		return
 	}
 	n, err := r.post(l.ep.qp)
-	n += r.used
-	l.stats.recvPosts.Add(1)
-	l.stats.recvsPosted.Add(uint64(n))
-	l.grants.Posted(n - r.ungranted)
+	if n > 0 {
+		l.stats.recvPosts.Add(1)
+		l.stats.recvsPosted.Add(uint64(n))
+	}
+	l.grants.Posted(n + r.used - r.ungranted)
 	r.used, r.ungranted = 0, 0
 	if err != nil {
 		l.fail(err, false)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/verbena-rpc/verbena/transport"
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
+	"github.com/verbena-rpc/verbena/transport/rdma/internal/wrid"
 	"github.com/verbena-rpc/verbena/transport/wire"
 )
 
@@ -55,6 +56,42 @@ func TestFewReceivesWait(t *testing.T) {
 	p.round()
 	posted(3, some+4)
 	require.Empty(t, p.owing)
+}
+
+// nullSRQ takes receives.
+type nullSRQ struct{ verbs.SRQ }
+
+func (nullSRQ) PostRecv(wrs []verbs.RecvWR) (int, error) { return len(wrs), nil }
+
+// So it is with shared receives, also those that frames of nobody used.
+func TestFewSharedReceivesWait(t *testing.T) {
+	l, cq, _ := nullLink(t)
+	p := l.ep.poller
+	p.dev.fabric = &Fabric{}
+	const slots = 64
+	s := &sharedRecvs{dev: p.dev, turn: &p.turn, srq: nullSRQ{}, owners: map[uint32]*endpoint{}}
+	s.add(make([]byte, slots*512), 0, 1, slots, 512, wrid.Make(wrid.Shared, 0, 0, 0))
+	_, err := s.post(s.srq)
+	require.NoError(t, err)
+	p.shared = s
+	next := 0
+	arrive := func() {
+		cq.wcs = []verbs.WC{{ID: s.all[next].ID, ByteLen: 8}}
+		next++
+		require.Equal(t, 1, p.poll())
+	}
+	for n := range enough(slots) - 1 {
+		arrive()
+		require.Equal(t, slots-n-1, s.outstanding)
+	}
+	p.poll()
+	require.Equal(t, slots-enough(slots)+1, s.outstanding, "a caller who polls in vain waits for a reply")
+	arrive()
+	require.Equal(t, slots, s.outstanding)
+	arrive()
+	require.Equal(t, slots-1, s.outstanding)
+	p.round()
+	require.Equal(t, slots, s.outstanding)
 }
 
 // Where few receives are posted none waits: a peer that counts on them would.

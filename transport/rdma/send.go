@@ -132,8 +132,8 @@ func (l *link) sendable() bool {
 	}
 	stuck := r.stuck.Load()
 	return r.published.Ready() ||
-		stuck&(1<<credit.Data) != 0 && l.window.May(credit.Data) ||
-		stuck&(1<<credit.Link) != 0 && l.window.May(credit.Link) ||
+		stuck&(1<<credit.Data) != 0 && credit.Data.In(r.room(l.window)) ||
+		stuck&(1<<credit.Link) != 0 && credit.Link.In(r.room(l.window)) ||
 		l.creditDue()
 }
 
@@ -172,7 +172,7 @@ func (l *link) pump() {
 // those of lanes that wait for credit.
 func (l *link) gather(start uint32) (n uint32) {
 	r := l.send
-	for room := l.window.Room(); n < sendBatch; n++ {
+	for room := r.room(l.window); n < sendBatch; n++ {
 		slot, ok := r.next(room - n)
 		if !ok {
 			l.stall()
@@ -219,7 +219,7 @@ func classOf(k wire.Kind) credit.Class {
 	return credit.Link
 }
 
-// stall notes which frames wait for credit, for sendable.
+// stall notes which frames wait for credit, or for the send queue, for sendable.
 func (l *link) stall() {
 	r := l.send
 	var stuck uint32

@@ -21,9 +21,9 @@ const linkFrame = wire.HeaderSize + wire.MaxPing + wire.SumSize
 // as the queue has entries, so that a slot in hand is room in the queue (case
 // 22). Those below credit.Reserve are for frames of the link alone, and small; the
 // first is kept for CREDIT, so that nothing that waits for the peer's credit keeps
-// ours from it. Where endpoints share, the others are of sharedSends, and as many in
-// hand as the queue has room for. The ring is not used again for the next life: a
-// caller that is late finds it empty.
+// ours from it. Where endpoints share, the others are of sharedSends, and more may be in
+// hand than the queue has room for: frames of lanes wait for that as for credit. The ring
+// is not used again for the next life: a caller that is late finds it empty.
 //
 // Who holds a slot owns its memory and its sendSlot: a caller from
 // Reserve to Commit, the flusher until it is posted, the device until it
@@ -76,11 +76,14 @@ type sendSlot struct {
 // newSendRing makes a ring for a send queue of n entries. The slots for frames of
 // the link are in own, the others in rest, or shared.
 func newSendRing(n int, own, rest region, of *sharedSends, cfg *Config, inline int) *sendRing {
-	size := 1 << bits.Len(uint(n-1))
+	size, most := 1<<bits.Len(uint(n-1)), n
+	if of != nil {
+		most = min(cfg.SQDepth, sharedHold)
+	}
 	r := &sendRing{
 		inline:   uint32(inline),
-		reserved: ring.NewStack(credit.Reserve), published: ring.NewQueue(n),
-		bulkLimit: int32(n-credit.Reserve) / 2, // and half the window, once that is known
+		reserved: ring.NewStack(credit.Reserve), published: ring.NewQueue(most),
+		bulkLimit: int32(most-credit.Reserve) / 2, // or less, once the window is known
 		order:     make([]uint32, size),
 		mask:      uint32(size - 1),
 		queues:    [2]fifo{emptyFIFO, emptyFIFO},
@@ -89,7 +92,7 @@ func newSendRing(n int, own, rest region, of *sharedSends, cfg *Config, inline i
 	copy(r.own[:], own.slots(credit.Reserve, linkFrame))
 	if of != nil {
 		r.rest, r.free, r.slots = of.slots, of.free, credit.Reserve
-		r.share = &share{of: of, most: int32(n - credit.Reserve)}
+		r.share = &share{of: of, depth: uint32(n), ahead: int32(most - credit.Reserve)}
 	} else {
 		r.rest, r.free, r.slots = rest.slots(n-credit.Reserve, cfg.SlotSize), ring.NewStack(n), n
 	}
@@ -171,7 +174,7 @@ func (r *sendRing) put(slot uint32) {
 	default:
 		r.free.Push(slot)
 		if r.share != nil {
-			r.share.held.Add(-1)
+			r.share.release()
 		}
 	}
 }
@@ -182,6 +185,16 @@ func (r *sendRing) takeForCredit() (slot uint32, ok bool) {
 		return slot, true
 	}
 	return 0, r.owing.CompareAndSwap(false, true)
+}
+
+// room is how many frames may be posted, by the peer's credit, and by the send
+// queue where a slot in hand is not room there. Any goroutine may ask.
+func (r *sendRing) room(w *credit.Window) uint32 {
+	room := w.Room()
+	if r.share != nil {
+		room = min(room, r.share.depth-(r.posted.Load()-r.completed.Load()))
+	}
+	return room
 }
 
 // outstanding says that a completion or credit is waited for. Any goroutine may

@@ -33,7 +33,7 @@ const (
 // sharedRecvs is the receive queue that endpoints of a poller share. Fields
 // without a note are of who holds the poller's turn.
 //
-// A slot is the queue's: posted, or taken in by the present batch. What the
+// A slot is the queue's: posted, or taken in and to be posted again. What the
 // device lost is neither, and never posted again. Memory is added, and stays
 // until the queue is closed, after the last of the endpoints.
 type sharedRecvs struct {
@@ -130,7 +130,7 @@ func (s *sharedRecvs) grow(n int) error {
 	return nil
 }
 
-// repost posts the slots that the batch took in. One that the device does not
+// repost posts the slots that were taken in. One that the device does not
 // take is as good as all: nobody could receive any more.
 func (s *sharedRecvs) repost() {
 	if _, err := s.post(s.srq); err != nil {
@@ -138,8 +138,8 @@ func (s *sharedRecvs) repost() {
 	}
 }
 
-// came takes in a completion. The slot is posted again at the end of the batch,
-// whatever becomes of the frame, which is copied out before.
+// came takes in a completion. The slot is posted again at the end of the batch, or
+// with more, whatever becomes of the frame, which is copied out before.
 func (s *sharedRecvs) came(wc *verbs.WC) {
 	slot, known := s.complete(wrid.ID(wc.ID))
 	if !known {

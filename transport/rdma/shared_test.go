@@ -121,6 +121,7 @@ func complete(t *testing.T, fabrics [2]*Fabric) {
 					time.Sleep(time.Millisecond)
 				}
 				require.Equal(t, p.sends.n, n, "send slots free")
+				require.EqualValues(t, p.sends.n/2, p.sends.above.Load(), "of these, beyond half")
 				d.mu.Lock()
 				require.LessOrEqual(t, own, len(d.endpoints))
 				d.mu.Unlock()
@@ -208,6 +209,32 @@ func TestSharedPostFails(t *testing.T) {
 	made, err := join(context.Background(), fabrics, ends)
 	require.NoError(t, err)
 	exchange(t, made)
+}
+
+// So it is without any configuration, from the 33rd on, and what a link that is gone had goes
+// to the next.
+func TestDedicatedByDefault(t *testing.T) {
+	checkLeaks(t)
+	_, ends := simEnds(t, simverbs.Config{})
+	cfg := Config{SQDepth: 16, RQDepth: 8, SlotSize: 512, Warm: -1, Poll: EventsOnly}
+	fabrics := [2]*Fabric{ends[0].fabric(t, cfg), ends[1].fabric(t, cfg)}
+	var duos []*duo
+	for i := range DefaultDedicated + 2 {
+		duos = append(duos, newDuo(t, fabrics, ends))
+		for _, l := range duos[i].links {
+			require.Equal(t, i >= 32, l.(*link).ep.shares, "link %d", i)
+		}
+	}
+	for _, l := range duos[0].links {
+		l.(*link).fail(net.ErrClosed, false)
+	}
+	duos[0].close()
+	duos[0] = newDuo(t, fabrics, ends)
+	require.False(t, duos[0].links[0].(*link).ep.shares)
+	for _, d := range duos {
+		d.talk(t)
+	}
+	complete(t, fabrics)
 }
 
 // Endpoints beyond Dedicated share, and pin no receive slot.
@@ -309,7 +336,7 @@ func TestSharedOverrun(t *testing.T) {
 					links[0].Start(s)
 				}
 				links[1].window = credit.NewWindow(1 << 20)
-				links[1].send.share.window, links[1].send.share.most = links[1].window, 1<<20
+				links[1].send.share.window = links[1].window
 				release, held := make(chan struct{}), make(chan struct{})
 				links[0].ep.poller.do(func() { close(held); <-release })
 				<-held

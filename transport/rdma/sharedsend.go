@@ -10,11 +10,14 @@ import (
 )
 
 // sharedSends are the send slots that endpoints of a poller share. A link has one
-// from Reserve until it has completed, or came back unused, and none without credit
-// for it: a peer that grants nothing keeps none from the others.
+// from Reserve until it has completed, or came back unused. While half of them are
+// free it need not have credit for it, so that frames are there to leave together when
+// credit comes; otherwise it must: peers that grant nothing keep half of them
+// from the others, no more.
 //
 // There are half as many as shared receives: a frame in one leaves at once, while
-// receives wait for whoever has credit.
+// receives wait for whoever has credit. More are added for who would wait while half are
+// taken, up to the limit.
 //
 // A slot is its holder's, as in a sendRing: of the links' callers and flushers, or of
 // the device. The others are in free, under their number in a sendRing. Memory is
@@ -22,6 +25,7 @@ import (
 type sharedSends struct {
 	slots []sendSlot // the first have memory
 	free  *ring.Stack
+	above atomic.Int32 // how many are free beyond half of all; less for a moment, where a claim is tried
 
 	waiting atomic.Int32 // in the list
 	mu      sync.Mutex   // guards the list, and share.next and listed
@@ -30,13 +34,14 @@ type sharedSends struct {
 	growing sync.Mutex // guards what follows
 	chunks  chunks
 	n       int      // slots that have memory
+	limit   int      // on n
 	own     []region // for frames of a link itself, free
 }
 
 func newSharedSends(d *device, limit int) *sharedSends {
 	return &sharedSends{
 		slots: make([]sendSlot, limit), free: ring.NewStack(credit.Reserve + limit),
-		chunks: chunks{dev: d},
+		chunks: chunks{dev: d}, limit: limit,
 	}
 }
 
@@ -66,21 +71,40 @@ func (s *sharedSends) leave(own region) {
 // grow registers what chunkSharers endpoints need. growing is held.
 func (s *sharedSends) grow() error {
 	size, own := s.chunks.dev.cfg.SlotSize, credit.Reserve*linkFrame
-	n := min(s.chunks.dev.cfg.chunk()/2, len(s.slots)-s.n)
+	n := min(s.chunks.dev.cfg.chunk()/2, s.limit-s.n)
 	mem, err := s.chunks.add(n*size + chunkSharers*own)
 	if err != nil {
 		return err
 	}
 	copy(s.slots[s.n:], mem.slots(n, size))
+	half := s.n / 2
 	for range n {
 		s.free.Push(uint32(credit.Reserve + s.n))
 		s.n++
 	}
+	s.above.Add(int32(s.n/2 - half))
 	for i := range chunkSharers {
 		s.own = append(s.own, mem.cut(n*size+i*own, own))
 	}
 	s.serve()
 	return nil
+}
+
+// more adds slots where half are taken, and says whether it did: not while somebody else
+// is at it. Where the device takes no more memory those that there are must do.
+func (s *sharedSends) more() bool {
+	if s.above.Load() > 0 || !s.growing.TryLock() {
+		return false
+	}
+	defer s.growing.Unlock()
+	if s.n == s.limit {
+		return false
+	}
+	if s.grow() != nil {
+		s.limit = s.n
+		return false
+	}
+	return true
 }
 
 // close gives the memory back, unless somebody has a slot: then it stays mapped for
@@ -92,6 +116,7 @@ func (s *sharedSends) close() error {
 	for _, ok := s.free.Pop(); ok; _, ok = s.free.Pop() {
 		home++
 	}
+	s.limit = s.n // no more for a caller that is late
 	held := home < s.n || len(s.own) < chunkSharers*len(s.chunks.all)
 	return s.chunks.close(held)
 }
@@ -142,7 +167,8 @@ type share struct {
 	of     *sharedSends
 	window *credit.Window // of the link
 	spare  int64          // credit that chunks leave to small messages
-	most   int32          // entries of the send queue that frames of the link itself do not need
+	depth  uint32         // of the send queue
+	ahead  int32          // most claims
 	held   atomic.Int32   // claims
 	unsent atomic.Int32   // of these, for frames that have not taken credit yet
 
@@ -156,22 +182,37 @@ func (s *share) bind(w *credit.Window, depth int64) {
 	s.window, s.spare = w, min((depth-credit.Reserve)/4, depth/2-credit.Reserve)
 }
 
-// claim claims room in the send queue and credit.
+// claim claims a slot.
 func (s *share) claim(class transport.Class) bool {
-	if s.held.Add(1) <= s.most {
-		if int64(s.unsent.Add(1)) <= s.credit(class) {
-			return true
-		}
-		s.unsent.Add(-1)
+	if s.grants(class, s.held.Add(1), s.unsent.Add(1), s.of.above.Add(-1)) {
+		return true
 	}
-	s.held.Add(-1)
+	s.unclaim()
 	return false
 }
 
 // unclaim gives a claim back that was for no frame.
 func (s *share) unclaim() {
 	s.unsent.Add(-1)
+	s.release()
+}
+
+// release ends a claim whose slot is free.
+func (s *share) release() {
+	s.of.above.Add(1)
 	s.held.Add(-1)
+}
+
+// open says that a claim would have been granted.
+func (s *share) open(class transport.Class) bool {
+	return s.grants(class, s.held.Load()+1, s.unsent.Load()+1, s.of.above.Load()-1)
+}
+
+// grants says whether a claim is granted, given the counts with it: while half of the
+// slots are free, or if its frame finds credit and room in the send queue.
+func (s *share) grants(class transport.Class, held, unsent, above int32) bool {
+	return above >= 0 && held <= s.ahead ||
+		int64(held) <= int64(s.depth)-credit.Reserve && int64(unsent) <= s.credit(class)
 }
 
 // credit is how many frames of the class the peer has receives for.
@@ -181,11 +222,6 @@ func (s *share) credit(class transport.Class) int64 {
 		room -= s.spare
 	}
 	return room
-}
-
-// open says that a claim would have been granted.
-func (s *share) open(class transport.Class) bool {
-	return s.held.Load() < s.most && int64(s.unsent.Load()) < s.credit(class)
 }
 
 // unused notes that the frame in a slot will not be sent.

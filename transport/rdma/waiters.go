@@ -98,6 +98,9 @@ func (l *link) await(ctx context.Context, class transport.Class) (uint32, error)
 	w.n.Add(1)
 	w.mu.Unlock()
 	r.serve()
+	if r.share != nil && class != transport.Control && ctx.Err() == nil && r.share.of.more() {
+		r.serve()
+	}
 	select { // what is free now, whatever ctx says
 	case slot := <-me.slot:
 		return slot, nil
