@@ -41,7 +41,7 @@ var classes [numClasses]sync.Pool // of *Buf, each with refs == 0
 type Buf struct {
 	refs     atomic.Int32
 	class    int8
-	reserved bool   // it goes back to the reserve
+	reserved bool   // it was cut from the reserve
 	trace    *trace // set for the buffer's whole life if a Watch saw it allocated
 	buf      []byte // len is Len, cap is Cap
 }

@@ -30,7 +30,7 @@ func echoBuf(_ context.Context, req *pool.Buf) (*pool.Buf, error) {
 // serveBufs serves methods of both codecs by f.
 func serveBufs(t *testing.T, f bufFunc, opts ...rpc.ServerOption) *rpc.Conn {
 	t.Helper()
-	handler := rpc.UnaryBuf(func(f bufFunc, ctx context.Context, req *pool.Buf) (*pool.Buf, error) { return f(ctx, req) })
+	handler := rpc.Unary(func(f bufFunc, ctx context.Context, req *pool.Buf) (*pool.Buf, error) { return f(ctx, req) })
 	s := serve(t, tcpNetwork(), "127.0.0.1:0", &rpc.ServiceDesc{Name: "test.Bufs", Methods: []rpc.MethodDesc{
 		{Method: rawBufs, Handler: handler}, {Method: protoBufs, Handler: handler},
 	}}, f, opts...)
@@ -124,6 +124,36 @@ func TestBufIsAnEncoding(t *testing.T) {
 	got.Reset()
 	require.NoError(t, rpc.Call(t.Context(), conn, protoBufs, req, &got))
 	require.Equal(t, "text", got.Value)
+}
+
+type sizer struct{}
+
+func (sizer) Make(_ context.Context, size *wrapperspb.UInt32Value) (*pool.Buf, error) {
+	return pool.Get(int(size.Value)), nil
+}
+
+func (sizer) Size(_ context.Context, block *pool.Buf) (*wrapperspb.UInt32Value, error) {
+	return wrapperspb.UInt32(uint32(block.Len())), nil
+}
+
+// One side of a method may have a buffer and the other a message.
+func TestBufOnOneSide(t *testing.T) {
+	pooltest.Check(t)
+	made := &rpc.Method{Name: "/test.Sizer/Make"}
+	sized := &rpc.Method{Name: "/test.Sizer/Size"}
+	s := serve(t, tcpNetwork(), "127.0.0.1:0", &rpc.ServiceDesc{Name: "test.Sizer", Methods: []rpc.MethodDesc{
+		{Method: made, Handler: rpc.Unary(sizer.Make)}, {Method: sized, Handler: rpc.Unary(sizer.Size)},
+	}}, sizer{})
+	conn := dial(t, s.Addr().String())
+	for range 3 {
+		var block *pool.Buf
+		require.NoError(t, rpc.Call(t.Context(), conn, made, wrapperspb.UInt32(100_000), &block))
+		require.Equal(t, 100_000, block.Len())
+		var size wrapperspb.UInt32Value
+		require.NoError(t, rpc.Call(t.Context(), conn, sized, block, &size))
+		require.EqualValues(t, 100_000, size.Value)
+		block.Release()
+	}
 }
 
 func TestBufFailures(t *testing.T) {

@@ -87,12 +87,12 @@ var readMethod = &rpc.Method{Name: "/example.Blocks/Read", Idempotent: true, Cod
 
 // Large messages need not be copied: a pool.Buf is sent from where it is, and the
 // caller gets the one that the response came in.
-func ExampleUnaryBuf() {
+func ExampleUnary_buffers() {
 	network := &transport.Network{Carrier: &tcp.Carrier{}}
 	server := rpc.NewServer(network)
 	err := server.Register(&rpc.ServiceDesc{
 		Name:    "example.Blocks",
-		Methods: []rpc.MethodDesc{{Method: readMethod, Handler: rpc.UnaryBuf(blocks.Read)}},
+		Methods: []rpc.MethodDesc{{Method: readMethod, Handler: rpc.Unary(blocks.Read)}},
 	}, blocks{pool.Get(1 << 20)})
 	if err != nil {
 		log.Fatal(err)

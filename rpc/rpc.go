@@ -96,23 +96,41 @@ type serveFunc func(c *serverCall) error
 // caller cancels or is gone, and when serve returns. An error from serve
 // reaches the caller as an *Error: with its own code if it is one, Canceled or
 // DeadlineExceeded if it comes from a context, else Unknown.
+//
+// Where Req is pool.Buf serve gets the request as it arrived, of any codec, lent until it
+// returns; Retain keeps it longer. Where Resp is pool.Buf the response is encoded already,
+// and comes with a reference that is released when it is no longer needed; nobody may
+// change it any more. A request that is to be the response is retained for that. Large
+// ones are not copied where the transport is TCP.
 func Unary[S, Req, Resp any](serve func(S, context.Context, *Req) (*Resp, error)) Handler {
+	_, arrived := any((*Req)(nil)).(*pool.Buf)
+	_, encoded := any((*Resp)(nil)).(*pool.Buf)
 	return Handler{bind: func(impl any, _ codec.Codec) (serveFunc, error) {
 		to, ok := impl.(S)
 		if !ok {
 			return nil, fmt.Errorf("%T does not implement it", impl)
 		}
 		return func(c *serverCall) error {
-			req := new(Req)
-			if err := c.receive(req); err != nil {
-				return err
+			var req *Req
+			if arrived {
+				buf := c.take()
+				defer buf.Release()
+				req = any(buf).(*Req)
+			} else {
+				req = new(Req)
+				if err := c.receive(req); err != nil {
+					return err
+				}
 			}
 			resp, err := serve(to, c.ctx, req)
-			if err != nil {
-				return err
+			if encoded && resp != nil {
+				defer any(resp).(*pool.Buf).Release()
 			}
-			if resp == nil {
-				return noResponse()
+			switch {
+			case err != nil:
+				return err
+			case resp == nil:
+				return Errorf(Internal, "handler returned neither a response nor an error")
 			}
 			return c.send(resp)
 		}, nil
@@ -140,38 +158,6 @@ func UnaryBytes[S any](serve func(S, context.Context, []byte) ([]byte, error)) H
 			return c.send(&c.bytes)
 		}, nil
 	}}
-}
-
-// UnaryBuf is the handler of a method, of any codec, that takes the request as it
-// arrived and has the response encoded already, in buffers that nothing is copied to
-// or from; see Call. The request is lent to serve until it returns, and Retain keeps
-// it longer. The response, not nil, comes with a reference that is released when it
-// is no longer needed; nobody may change it any more. A request that is to be the
-// response, or shares its buffer, is retained for that.
-func UnaryBuf[S any](serve func(S, context.Context, *pool.Buf) (*pool.Buf, error)) Handler {
-	return Handler{bind: func(impl any, _ codec.Codec) (serveFunc, error) {
-		to, ok := impl.(S)
-		if !ok {
-			return nil, fmt.Errorf("%T does not implement it", impl)
-		}
-		return func(c *serverCall) error {
-			req := c.take()
-			defer req.Release()
-			resp, err := serve(to, c.ctx, req)
-			defer release(resp)
-			switch {
-			case err != nil:
-				return err
-			case resp == nil:
-				return noResponse()
-			}
-			return c.send(resp)
-		}, nil
-	}}
-}
-
-func noResponse() error {
-	return Errorf(Internal, "handler returned neither a response nor an error")
 }
 
 // Call makes one unary call: it sends req, waits, and decodes the response

@@ -13,7 +13,7 @@ const LaneID = 1
 // What a side may have taken in without having said so, before it sends an ACK
 // for that alone. docs/PROTOCOL.md, "Acknowledgement": a sender keeps more.
 //
-// The answer to a block says that it was taken in, before an ACK is due for that. Lone
+// Over TCP the answer to a block says that it was taken in, before an ACK is due for that. Lone
 // calls of 1 MiB became more by 28 % without the two ACKs that each had, for they wake
 // the peer.
 const (

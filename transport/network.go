@@ -54,7 +54,7 @@ type Config struct {
 	// Retain is how many bytes of what was sent a session keeps until the
 	// peer has said that it took it in, so that calls outlive the link that
 	// carries them. Senders wait where it is used up. Default 8 MiB, range
-	// 4 MiB to 1 GiB. Half is for chunks of large messages; less is used unless
+	// 5 MiB to 1 GiB. Half is for chunks of large messages; less is used unless
 	// acknowledgements are slow, or many large messages are under way.
 	Retain int
 
@@ -143,8 +143,8 @@ func (n *Network) config() (Config, error) {
 		return c, &ConfigError{"MaxHandshakes", c.MaxHandshakes, "at least 1"}
 	case c.HandshakeTimeout < time.Millisecond:
 		return c, &ConfigError{"HandshakeTimeout", c.HandshakeTimeout, "at least 1 ms"}
-	case c.Retain < 4<<20 || c.Retain > 1<<30:
-		return c, &ConfigError{"Retain", c.Retain, "4 MiB to 1 GiB"}
+	case c.Retain < 5<<20 || c.Retain > 1<<30:
+		return c, &ConfigError{"Retain", c.Retain, "5 MiB to 1 GiB"}
 	case c.ReturnAfter < time.Millisecond || c.ReturnAfter > 24*time.Hour:
 		return c, &ConfigError{"ReturnAfter", c.ReturnAfter, "1 ms to 24 h"}
 	case c.RetryAfter < time.Millisecond || c.RetryAfter > 24*time.Hour:

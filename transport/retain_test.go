@@ -17,7 +17,7 @@ import (
 func TestRetentionWaits(t *testing.T) {
 	n := overTCP()
 	n.Fabric = &fabric{m: newMemory()}
-	n.Config.Retain = 4 << 20
+	n.Config.Retain = 5 << 20
 	l := serve(t, n)
 	c := rawDial(t, n.Carrier, l.addr)
 	c.hello(wire.FeatureFastLink)
@@ -35,7 +35,7 @@ func TestRetentionWaits(t *testing.T) {
 	for ; reply() == nil; sent++ {
 		require.Equal(t, wire.Reply, c.next().h.Kind)
 	}
-	require.Equal(t, (2<<20)/size, sent, "half is for whole messages")
+	require.Equal(t, (5<<20)/2/size, sent, "half is for whole messages")
 	require.ErrorIs(t, reply(), context.DeadlineExceeded)
 	require.Equal(t, transport.Retention{Frames: sent, Bytes: sent * size}, s.Transport().Retention)
 

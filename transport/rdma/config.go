@@ -111,7 +111,7 @@ type Config struct {
 	// completions the CQs have too little room, share the slots of their poller: they
 	// pin 4 KiB each, and take little room in a CQ. Each has a window of 16 frames, and 64
 	// slots at most, or RQDepth and SQDepth if these are less. On rxe they are
-	// as fast, with small messages faster. Where so many are busy at once that more than half of the
+	// as fast, with many small messages faster, with large ones slower by a tenth at most. Where so many are busy at once that more than half of the
 	// slots are taken, each frame waits for the peer's credit before it has one, and
 	// 64 callers of a link make half the calls; and a frame may find no receive, which
 	// delays it by a millisecond or more.

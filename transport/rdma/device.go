@@ -193,7 +193,10 @@ func (d *device) admit(ep *endpoint) error {
 	ep.shares = d.sharing() && (d.dedicated >= d.cfg.Dedicated || best.room < d.cfg.slots(false))
 	if ep.shares && best.shared == nil {
 		if err := best.share(); err != nil {
-			return err
+			if best.room < d.cfg.slots(false) {
+				return err
+			}
+			ep.shares = false // it has such queues in name only
 		}
 	}
 	need, last := d.cfg.slots(ep.shares), len(best.places)-1

@@ -140,7 +140,7 @@ func (l *link) sendable() bool {
 // creditDue says that a CREDIT frame is owed and can be sent.
 func (l *link) creditDue() bool {
 	r := l.send
-	return l.grants.Due() && l.window.May(credit.Credit) && !(r.owing.Load() && r.reserved.Empty() && (r.share != nil || r.free.Empty()))
+	return l.grants.Due() && credit.Credit.In(r.room(l.window)) && !(r.owing.Load() && r.reserved.Empty() && (r.share != nil || r.free.Empty()))
 }
 
 // pump posts all that may be posted. The flush lock is held.

@@ -34,8 +34,8 @@ func TestSetupFailures(t *testing.T) {
 		{small, "ibv_get_device_list", 1}, {small, "ibv_open_device", 1}, {small, "ibv_query_device", 1},
 		{small, "ibv_query_port", 1}, {small, "ibv_query_gid_table", 1},
 		{small, "ibv_alloc_pd", 1}, {small, "ibv_create_comp_channel", 1}, {small, "ibv_create_cq", 1}, {small, "ibv_reg_mr", 1},
+		{sharing, "ibv_reg_mr", 1}, {sharing, "ibv_reg_mr", 2}, {sharing, "ibv_post_srq_recv", 1},
 		{small, "ibv_modify_qp INIT", 1}, {small, "ibv_post_recv", 1}, {small, "ibv_modify_qp RTR", 1}, {small, "ibv_modify_qp RTS", 1},
-		{sharing, "ibv_create_srq", 1}, {sharing, "ibv_reg_mr", 1}, {sharing, "ibv_reg_mr", 2}, {sharing, "ibv_post_srq_recv", 1},
 	}
 	for _, host := range []string{"a", "b"} {
 		for _, call := range calls {
@@ -53,6 +53,22 @@ func TestSetupFailures(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// A device may have shared receive queues in name only: a link has slots of its own
+// then, and the next one tries again.
+func TestNoSharedQueue(t *testing.T) {
+	checkLeaks(t)
+	sim, ends := simEnds(t, simverbs.Config{})
+	fabrics := [2]*Fabric{ends[0].fabric(t, sharing), ends[1].fabric(t, sharing)}
+	sim.FailCall("a", "ibv_create_srq", 1, syscall.EOPNOTSUPP)
+	for _, shares := range []bool{false, true} {
+		links, err := join(context.Background(), fabrics, ends)
+		require.NoError(t, err)
+		require.Equal(t, shares, links[0].(*link).ep.shares)
+		require.True(t, links[1].(*link).ep.shares)
+		exchange(t, links)
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/verbena-rpc/verbena/transport/wire"
 )
 
+// Peers that grant nothing, with more callers than there are slots for all: together
 // they keep half of the slots, and a link with a peer that does grant goes on.
 func TestMutePeersKeepHalf(t *testing.T) {
 	checkLeaks(t)
@@ -62,6 +63,7 @@ func TestMutePeersKeepHalf(t *testing.T) {
 	complete(t, fabrics)
 }
 
+// While half of the slots are free a link publishes more than the peer has receives
 // for, up to a number, and what has waited for credit leaves together.
 func TestSharedAhead(t *testing.T) {
 	checkLeaks(t)
@@ -112,6 +114,8 @@ func TestSharedAhead(t *testing.T) {
 	})
 }
 
+// The peer grants credit while sends do not complete here: no more are posted than the
+// send queue has room for, however many slots a link has, and frames of the link itself
 // find room.
 func TestSharedSendQueueFull(t *testing.T) {
 	for depth, at := range map[int]int{16: 12, 64: 27} { // what is posted at a time
@@ -152,6 +156,27 @@ func TestSharedSendQueueFull(t *testing.T) {
 	}
 }
 
+// CREDIT leaves its place in the send queue to the frames that are there, as all do.
+func TestCreditWaitsForTheSendQueue(t *testing.T) {
+	checkLeaks(t)
+	_, ends := simEnds(t, simverbs.Config{})
+	_, links := pair(t, ends, sharing)
+	l, posted := links[0], &links[0].send.posted
+	l.send.mu.Lock() // nothing is posted
+	l.grants.Posted(sharing.RQDepth)
+	depth := l.send.share.depth
+	posted.Add(depth - 1)
+	before := l.creditDue()
+	posted.Add(1)
+	after := l.creditDue()
+	posted.Add(-depth)
+	l.grants.Posted(-sharing.RQDepth)
+	l.send.mu.Unlock()
+	require.Equal(t, []bool{true, false}, []bool{before, after})
+	exchange(t, [2]transport.Link{links[0], links[1]})
+}
+
+// While more than half of the slots are taken a link has no more than its send queue has
 // room for, whatever credit it has.
 func TestSharedNoMoreThanTheQueue(t *testing.T) {
 	checkLeaks(t)
@@ -183,6 +208,7 @@ func TestSharedNoMoreThanTheQueue(t *testing.T) {
 	})
 }
 
+// Slots are added for who would wait while half are taken, up to the limit, or until the
 // device takes no more memory; not for who does not wait.
 func TestSharedSendsGrow(t *testing.T) {
 	for name, refused := range map[string]bool{"limit": false, "refused": true} {

@@ -90,13 +90,17 @@ func (s *sharedSends) grow() error {
 	return nil
 }
 
-// more adds slots where half are taken, and says whether it did: not while somebody else
-// is at it. Where the device takes no more memory those that there are must do.
+// more adds slots where half are taken, and says whether there are more now. Where the
+// device takes no more memory those that there are must do.
 func (s *sharedSends) more() bool {
-	if s.above.Load() > 0 || !s.growing.TryLock() {
+	if s.above.Load() > 0 {
 		return false
 	}
+	s.growing.Lock()
 	defer s.growing.Unlock()
+	if s.above.Load() > 0 {
+		return true // somebody else was at it
+	}
 	if s.n == s.limit {
 		return false
 	}

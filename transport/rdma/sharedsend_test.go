@@ -31,8 +31,6 @@ func sharedSendsOf(f *Fabric) *sharedSends {
 	return nil
 }
 
-// Peers that grant nothing, with more callers than there are slots for all: together
-// While half of the slots are free a link publishes more than the peer has receives
 // Links that wait for slots are given one in turn.
 func TestSharedSendsInTurn(t *testing.T) {
 	checkLeaks(t)
@@ -218,10 +216,6 @@ func TestSharedChunksAlone(t *testing.T) {
 	}
 }
 
-// The peer grants credit while sends do not complete here: no more are posted than the
-// send queue has room for, however many slots a link has, and frames of the link itself
-// While more than half of the slots are taken a link has no more than its send queue has
-// Slots are added for who would wait while half are taken, up to the limit, or until the
 // Slots that come free together go to as many links.
 func TestSharedSendsOneEach(t *testing.T) {
 	checkLeaks(t)

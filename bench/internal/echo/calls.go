@@ -59,7 +59,7 @@ var (
 	rawEcho    = &rpc.Method{Name: "/verbena.bench.Raw/Echo", Idempotent: true, Codec: codec.Raw}
 	rawService = &rpc.ServiceDesc{
 		Name:    "verbena.bench.Raw",
-		Methods: []rpc.MethodDesc{{Method: rawEcho, Handler: rpc.UnaryBuf(Server.RawEcho)}},
+		Methods: []rpc.MethodDesc{{Method: rawEcho, Handler: rpc.Unary(Server.RawEcho)}},
 	}
 )
 

@@ -31,7 +31,7 @@ var leave = [...]uint32{Data: Reserve, Link: 1, Credit: 0}
 func (c Class) In(room uint32) bool { return room > leave[c] }
 
 // Window is what a sender may still send. Take is for one goroutine at a
-// time, the flusher; Grant for one, the poller; Room and May for any.
+// time, the flusher; Grant for one, the poller; Room for any.
 type Window struct {
 	depth   uint32
 	sent    atomic.Uint32
@@ -47,9 +47,6 @@ func NewWindow(depth uint32) *Window {
 
 // Room is how many receives are known to be posted and not used.
 func (w *Window) Room() uint32 { return w.granted.Load() - w.sent.Load() }
-
-// May says whether a frame of the class may be sent now.
-func (w *Window) May(c Class) bool { return c.In(w.Room()) }
 
 // Take counts n frames that are about to be sent, for which there is room.
 // Whoever takes before it sends knows that no credit can come back too early.

@@ -10,18 +10,18 @@ import (
 func TestWindow(t *testing.T) {
 	w := NewWindow(8)
 	for range 4 {
-		require.True(t, w.May(Data))
+		require.True(t, Data.In(w.Room()))
 		w.Take(1)
 	}
-	require.False(t, w.May(Data), "4 receives are kept for frames of the link")
+	require.False(t, Data.In(w.Room()), "4 receives are kept for frames of the link")
 	for range 3 {
-		require.True(t, w.May(Link))
+		require.True(t, Link.In(w.Room()))
 		w.Take(1)
 	}
-	require.False(t, w.May(Link), "one receive is kept for CREDIT")
-	require.True(t, w.May(Credit))
+	require.False(t, Link.In(w.Room()), "one receive is kept for CREDIT")
+	require.True(t, Credit.In(w.Room()))
 	w.Take(1)
-	require.False(t, w.May(Credit))
+	require.False(t, Credit.In(w.Room()))
 
 	require.NoError(t, w.Grant(8), "nothing new")
 	require.NoError(t, w.Grant(7), "old")
@@ -64,7 +64,7 @@ func newSide(own, peer uint32, shift uint32) *side {
 
 // send sends a frame of the class if it may.
 func (s *side) send(t *rapid.T, to *side, c Class) bool {
-	if !s.w.May(c) {
+	if !c.In(s.w.Room()) {
 		return false
 	}
 	s.w.Take(1)

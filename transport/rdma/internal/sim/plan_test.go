@@ -129,7 +129,7 @@ func newMachine(r *rand.Rand, kind byte, i int) machine {
 			PayloadSum:   chance(r, 0.3),
 			ReturnAfter:  between(r, 20*time.Millisecond, 500*time.Millisecond),
 			RetryAfter:   between(r, 20*time.Millisecond, 500*time.Millisecond),
-			Retain:       pick(r, 0, 4<<20),
+			Retain:       pick(r, 0, 5<<20),
 			Keepalive:    pick(r, 300*time.Millisecond, time.Second, 15*time.Second),
 			ResumeWithin: pick(r, shortestResume, 4*time.Second),
 			Standby:      pick(r, -1, 0, 0, 2),

@@ -36,7 +36,8 @@ func Unprivileged(t *testing.T, p verbs.Provider) {
 		testUnprivileged(t, p)
 		return
 	}
-	node := uobject.UverbsNode("rxe1")
+	node, err := uobject.UverbsNode("rxe1")
+	require.NoError(t, err)
 	require.NotEmpty(t, node)
 	info, err := os.Stat(node)
 	require.NoError(t, err)

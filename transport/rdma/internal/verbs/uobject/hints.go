@@ -25,7 +25,7 @@ import (
 // libibverbs searches on when it may not open that, and ends with ENOENT.
 func OpenFailure(device string, err error) *verbs.Error {
 	const op = "ibv_open_device"
-	node := UverbsNode(device)
+	node, _ := UverbsNode(device)
 	if node == "" {
 		return Failure(op, device, err, "sysfs names no uverbs device for it")
 	}
@@ -40,10 +40,13 @@ func OpenFailure(device string, err error) *verbs.Error {
 		node, st.Mode&0o777, st.Uid, st.Gid, os.Geteuid(), os.Getegid()))
 }
 
-// UverbsNode finds the character device of an RDMA device, "" if unknown.
-func UverbsNode(device string) string {
-	nodes, _ := uverbsNodes(classDir)
-	return nodes[device]
+// UverbsNode finds the character device of an RDMA device, "" if there is none.
+func UverbsNode(device string) (string, error) {
+	nodes, err := uverbsNodes(classDir)
+	if node := nodes[device]; node != "" {
+		return node, nil
+	}
+	return "", err
 }
 
 // Devices lists the RDMA devices that have a character device, sorted. An error

@@ -35,7 +35,9 @@ func TestUverbsNodes(t *testing.T) {
 	require.Equal(t, map[string]string{
 		"rxe1": "/dev/infiniband/uverbs0", "rxe0": "/dev/infiniband/uverbs1",
 	}, nodes)
-	require.Empty(t, UverbsNode("no-such-device"))
+	node, err := UverbsNode("no-such-device")
+	require.NoError(t, err)
+	require.Empty(t, node)
 	nodes, err = uverbsNodes(filepath.Join(class, "none"))
 	require.NoError(t, err)
 	require.Empty(t, nodes)

@@ -49,8 +49,11 @@ func (provider) Open(name string) (verbs.Device, error) {
 // openNode opens the character device of an RDMA device, if rxe is its driver.
 func openNode(name string) (fd int, err error) {
 	const op = "ibv_open_device"
-	node := uobject.UverbsNode(name)
-	if node == "" {
+	node, err := uobject.UverbsNode(name)
+	switch {
+	case err != nil:
+		return -1, uobject.Failure(op, name, err, "to find its character device")
+	case node == "":
 		names, _ := uobject.Devices()
 		return -1, uobject.Failure(op, name, syscall.ENODEV, fmt.Sprintf("the devices are %q", names))
 	}
