@@ -5,9 +5,9 @@ import (
 	"net"
 	"net/netip"
 	"sync/atomic"
-	"time"
 
 	"github.com/verbena-rpc/verbena/transport"
+	"github.com/verbena-rpc/verbena/transport/internal/crowd"
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/credit"
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
 	"github.com/verbena-rpc/verbena/transport/wire"
@@ -42,7 +42,8 @@ type link struct {
 	send   *sendRing
 	window *credit.Window
 	grants *credit.Grants
-	crowd  crowd
+	crowd  crowd.Crowd
+	giving atomic.Bool // somebody gives way, and flushes then
 
 	// The poller's.
 	receiver transport.Receiver // nil until Start
@@ -65,7 +66,6 @@ func newLink(ep *endpoint, epoch uint64, own, peer *wire.QP) *link {
 		local:      addrOf(own),
 		remote:     addrOf(peer),
 		send:       ep.send,
-		crowd:      crowd{born: time.Now()},
 		connected:  make(chan struct{}),
 		dying:      make(chan struct{}),
 		done:       make(chan struct{}),

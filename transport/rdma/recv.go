@@ -185,7 +185,7 @@ func (ep *endpoint) endBatch(n int) {
 		ep.settle()
 		return
 	}
-	l.crowd.arrived(l.came)
+	l.crowd.Arrived(l.came)
 	l.came = 0
 	switch r := &ep.recv; {
 	case r.used > 0 || len(r.again) >= enough(len(r.all)):

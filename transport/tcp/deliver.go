@@ -275,7 +275,5 @@ func (l *link) stopped() bool { return l.dead.Load() }
 
 // delivered notes whether the peer has several callers at a time.
 func (l *link) delivered(frames int) {
-	if busy := frames > 1; busy != l.busy.Load() {
-		l.busy.Store(busy)
-	}
+	l.crowd.Arrived(frames)
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/verbena-rpc/verbena/transport"
+	"github.com/verbena-rpc/verbena/transport/internal/crowd"
 )
 
 // linger bounds how long a regular close waits for frames that were committed
@@ -27,13 +28,13 @@ const linger = time.Second
 // close; the connection is closed; read has the turn, gives it up for good and
 // ends; the receiver's Closed is called; frames are released; done is closed.
 type link struct {
-	conn net.Conn
-	room room
-	raw  *rawWriter // nil where the connection cannot be written without blocking
-	wake chan struct{}
-	done chan struct{}
-	dead atomic.Bool // as state.dead, for the reader
-	busy atomic.Bool // frames come in many at a time
+	conn  net.Conn
+	room  room
+	raw   *rawWriter // nil where the connection cannot be written without blocking
+	wake  chan struct{}
+	done  chan struct{}
+	dead  atomic.Bool // as state.dead, for the reader
+	crowd crowd.Crowd
 
 	counters counters
 	out      outgoing // of the holder of the flush flag

@@ -1,0 +1,56 @@
+package crowd
+
+import (
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestArrived(t *testing.T) {
+	var c Crowd
+	require.False(t, c.Here())
+	c.Arrived(1)
+	require.False(t, c.Here())
+	c.Arrived(2)
+	require.True(t, c.Here())
+	c.Arrived(0)
+	require.True(t, c.Here(), "a batch without frames says nothing")
+	c.Arrived(1)
+	require.False(t, c.Here())
+}
+
+// Others run while somebody gives way, and only where there is a crowd.
+func TestGiveWay(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	var c Crowd
+	var ran atomic.Bool
+	go ran.Store(true)
+	c.GiveWay()
+	require.False(t, ran.Load())
+	c.Arrived(2)
+	c.GiveWay()
+	require.True(t, ran.Load())
+}
+
+// Who gave way to somebody that computes does not for a while.
+func TestPause(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	var c Crowd
+	c.Arrived(2)
+	var over atomic.Bool
+	defer over.Store(true)
+	for range 2 {
+		go func() {
+			for !over.Load() {
+			}
+		}()
+	}
+	for deadline := time.Now().Add(10 * time.Second); c.Here(); {
+		c.GiveWay()
+		require.True(t, time.Now().Before(deadline))
+	}
+	require.NotZero(t, c.paused.Load())
+}
