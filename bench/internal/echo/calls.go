@@ -77,9 +77,8 @@ func NewCall(stub EchoClient, size int) load.Call {
 
 // NewRawCall returns a call without protobuf that reuses its request of size bytes.
 func NewRawCall(conn *rpc.Conn, size int) load.Call {
-	request := pool.Get(size)
+	request, reply := pool.Get(size), (*pool.Buf)(nil)
 	return func(ctx context.Context) error {
-		var reply *pool.Buf
 		if err := rpc.Call(ctx, conn, rawEcho, request, &reply); err != nil {
 			return err
 		}
