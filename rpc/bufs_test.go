@@ -22,10 +22,7 @@ import (
 
 type bufFunc func(context.Context, *pool.Buf) (*pool.Buf, error)
 
-func echoBuf(_ context.Context, req *pool.Buf) (*pool.Buf, error) {
-	req.Retain()
-	return req, nil
-}
+func echoBuf(_ context.Context, req *pool.Buf) (*pool.Buf, error) { return req, nil }
 
 // serveBufs serves methods of both codecs by f.
 func serveBufs(t *testing.T, f bufFunc, opts ...rpc.ServerOption) *rpc.Conn {

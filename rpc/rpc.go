@@ -100,8 +100,8 @@ type serveFunc func(c *serverCall) error
 // Where Req is pool.Buf serve gets the request as it arrived, of any codec, lent until it
 // returns; Retain keeps it longer. Where Resp is pool.Buf the response is encoded already,
 // and comes with a reference that is released when it is no longer needed; nobody may
-// change it any more. A request that is to be the response is retained for that. Large
-// ones are not copied where the transport is TCP.
+// change it any more. The request may be the response as it is. Large ones are not
+// copied where the transport is TCP.
 func Unary[S, Req, Resp any](serve func(S, context.Context, *Req) (*Resp, error)) Handler {
 	_, arrived := any((*Req)(nil)).(*pool.Buf)
 	_, encoded := any((*Resp)(nil)).(*pool.Buf)
@@ -123,7 +123,7 @@ func Unary[S, Req, Resp any](serve func(S, context.Context, *Req) (*Resp, error)
 				}
 			}
 			resp, err := serve(to, c.ctx, req)
-			if encoded && resp != nil {
+			if encoded && resp != nil && any(resp) != any(req) {
 				defer any(resp).(*pool.Buf).Release()
 			}
 			switch {
