@@ -110,24 +110,37 @@ func complete(t *testing.T, fabrics [2]*Fabric) {
 				if p.shared == nil {
 					continue
 				}
-				p.turn.Lock()
-				n, own := p.shared.outstanding, len(p.shared.owners)
-				p.turn.Unlock()
-				require.Equal(t, p.shared.slots, n, "slots posted")
-				for range 1000 { // the last completion may be on its way
-					if n = freeSends(p.sends); n == p.sends.n {
-						break
-					}
-					time.Sleep(time.Millisecond)
-				}
-				require.Equal(t, p.sends.n, n, "send slots free")
+				settles(t, p.shared.slots, func() int {
+					p.turn.Lock()
+					defer p.turn.Unlock()
+					return p.shared.outstanding
+				}, "slots posted")
+				settles(t, p.sends.n, func() int { return freeSends(p.sends) }, "send slots free")
 				require.EqualValues(t, p.sends.n/2, p.sends.above.Load(), "of these, beyond half")
+				p.turn.Lock()
+				own := len(p.shared.owners)
+				p.turn.Unlock()
 				d.mu.Lock()
 				require.LessOrEqual(t, own, len(d.endpoints))
 				d.mu.Unlock()
 			}
 		}
 	}
+}
+
+// settles requires a count to come to be what it should: the last completions may be on
+// their way, and few receives wait until the poller has nothing else to do.
+func settles(t *testing.T, want int, count func() int, what string) {
+	t.Helper()
+	n := count()
+	for range 1000 {
+		if n == want {
+			break
+		}
+		time.Sleep(time.Millisecond)
+		n = count()
+	}
+	require.Equal(t, want, n, what)
 }
 
 // Many links, half of which end while frames come: the others go on, each slot
