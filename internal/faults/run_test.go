@@ -111,14 +111,16 @@ func (s *suite) strike(f fault, row *Row) error {
 		return err
 	}
 	before := s.ledger.Counts
+	began := time.Now()
 	fault := s.play(f)
-	recovery, err := s.recovered(time.Now(), f.limit)
+	ended := time.Now()
+	recovery, err := s.recovered(ended, f.limit)
 	counts := s.ledger.Counts.Minus(before)
 	row.Add(counts, recovery)
 	if f.survives && counts.Failed > 0 {
 		err = errors.Join(err, fmt.Errorf("%d of %d calls failed although both processes live", counts.Failed, counts.Calls))
 	}
-	fmt.Printf("%-40s %5d calls %3d failed, back after %.2f s\n", f.name, counts.Calls, counts.Failed, recovery.Seconds())
+	fmt.Printf("%-40s %5d calls %3d failed, %4.1f s, back after %.2f s\n", f.name, counts.Calls, counts.Failed, ended.Sub(began).Seconds(), recovery.Seconds())
 	return errors.Join(fault, err)
 }
 
