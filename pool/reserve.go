@@ -4,8 +4,8 @@ import "sync"
 
 const (
 	// reserveSize is how much memory for large buffers a process keeps once it has
-	// needed one, in bytes, and as much again of what else it needed at once; what was never used of it is not resident, but for the rest
-	// of a huge page. The collector of a process that holds little else runs for every
+	// needed one, in bytes, and as much again of what else it needed at once; what was
+	// never used of it is not resident, but for the rest of a huge page. The collector of a process that holds little else runs for every
 	// 4 MiB of garbage, which are few large messages, and for as much as the process
 	// holds where that is more.
 	// So calls over TCP became more by 35 to 80 % where they carry 64 KiB, by up to 50 %

@@ -18,10 +18,10 @@
 //
 // What a call is promised: it ends exactly once, with a result or one *Error,
 // and as soon as its context ends. It outlives the session that carries it
-// where it surely was not executed, or may be twice; see Call. Once it has returned, nothing of the
-// framework or of a device touches the request or the response, unless that is a
-// pool.Buf, which whoever needs it holds by reference. If it failed,
-// Error.Delivery says whether a handler has seen it.
+// where it surely was not executed, or may be twice; see Call. Once it has
+// returned, nothing of the framework or of a device touches the request or the
+// response, unless that is a pool.Buf, which whoever needs it holds by reference.
+// If it failed, Error.Delivery says whether a handler has seen it.
 package rpc
 
 import (

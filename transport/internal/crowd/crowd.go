@@ -37,14 +37,12 @@ func (c *Crowd) Arrived(frames int) {
 	}
 }
 
-// Here says that there is a crowd, to which it is worth while to give way.
-func (c *Crowd) Here() bool {
-	return c.many.Load() && int64(time.Since(began)) >= c.paused.Load()
-}
+// Here says that there is a crowd.
+func (c *Crowd) Here() bool { return c.many.Load() }
 
-// GiveWay lets others commit, if there is a crowd.
+// GiveWay lets others commit, if there is a crowd and that is worth while.
 func (c *Crowd) GiveWay() {
-	if !c.many.Load() {
+	if !c.Here() {
 		return
 	}
 	from := time.Since(began)

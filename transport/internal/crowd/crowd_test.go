@@ -48,9 +48,13 @@ func TestPause(t *testing.T) {
 			}
 		}()
 	}
-	for deadline := time.Now().Add(10 * time.Second); c.Here(); {
+	for deadline := time.Now().Add(10 * time.Second); c.paused.Load() == 0; {
 		c.GiveWay()
 		require.True(t, time.Now().Before(deadline))
 	}
-	require.NotZero(t, c.paused.Load())
+	paused := c.paused.Load()
+	for range 10 { // each would pause anew
+		c.GiveWay()
+	}
+	require.Equal(t, paused, c.paused.Load())
 }
