@@ -19,12 +19,12 @@ import (
 	"github.com/verbena-rpc/verbena/transport"
 )
 
-// The load. Patient calls outlast every fault, so that none may end by its
-// deadline; hasty ones end amid a fault.
+// The load. Patient calls outlast every fault, and a pause of the whole VM beside
+// it, so that none may end by its deadline; hasty ones end amid a fault.
 const (
 	patientCallers = 12
 	hastyCallers   = 4
-	patience       = 20 * time.Second
+	patience       = time.Minute
 	maxThink       = 40 * time.Millisecond // between two calls of a caller
 )
 
@@ -74,11 +74,15 @@ func (c *client) status() status {
 	if conn := c.conn.Load(); conn != nil {
 		info := conn.Transport()
 		s.Kind, s.Reason, s.Moves, s.MTU = info.Kind.String(), info.Reason, info.Moves, info.Link.MTU
+		s.Kept = info.Retention.Frames
 	}
 	now := c.clock.now()
 	for i := range c.calls {
 		if deadline := c.calls[i].Load(); deadline != 0 {
 			s.Calls++
+			if i < patientCallers {
+				s.Oldest = max(s.Oldest, now+patience-time.Duration(deadline))
+			}
 			if now-time.Duration(deadline) > Margin {
 				s.Overdue++
 			}
@@ -176,27 +180,3 @@ func outcomeOf(err error) Outcome {
 	}
 	return MaybeExecuted
 }
-
-// runningClock is the time that this process has run: while it is stopped by a
-// signal, or gets no processor, no call can end. run is its one writer.
-type runningClock struct {
-	ran  atomic.Int64 // until last
-	last atomic.Int64 // since start
-}
-
-const (
-	clockTick = 10 * time.Millisecond
-	clockGap  = 200 * time.Millisecond // a longer one is cut to this
-)
-
-func (c *runningClock) run() {
-	start := time.Now()
-	for {
-		time.Sleep(clockTick)
-		now := time.Since(start)
-		gap := min(now-time.Duration(c.last.Swap(int64(now))), clockGap)
-		c.ran.Add(int64(gap))
-	}
-}
-
-func (c *runningClock) now() time.Duration { return time.Duration(c.ran.Load()) }

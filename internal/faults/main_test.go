@@ -55,11 +55,13 @@ const (
 
 // status is what a process says of itself.
 type status struct {
-	Kind, Reason string // what carries its calls; of a client
-	Moves        int    // of its present session
-	MTU          int    // of the path of its QP
-	Calls        int    // under way
-	Overdue      int    // of these, by Margin after their deadline
+	Kind, Reason string        // what carries its calls; of a client
+	Moves        int           // of its present session
+	MTU          int           // of the path of its QP
+	Kept         int           // frames that the peer has not acknowledged
+	Calls        int           // under way
+	Overdue      int           // of these, by Margin after their deadline
+	Oldest       time.Duration // that a patient call is under way, while the process ran
 	Sessions     int
 	Held         resources
 }

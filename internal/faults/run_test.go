@@ -70,6 +70,7 @@ type suite struct {
 	rng       *rand.Rand
 	first     holding // what was held before the first fault
 	baselines int
+	counted   Counts // up to now, by fault
 	rows      []*Row
 	faults    []string
 }
@@ -103,25 +104,48 @@ func (s *suite) run(all []fault) {
 	s.violation("at the end", s.close())
 }
 
-// strike injects a fault and waits until all is well again. The error is what
-// was not as promised.
+// strike injects a fault and waits until all is well again, and all that began
+// before has ended. The error is what was not as promised.
 func (s *suite) strike(f fault, row *Row) error {
 	time.Sleep(50*time.Millisecond + s.upTo(250*time.Millisecond))
-	if err := errors.Join(s.endHung(), s.take()); err != nil {
+	if err := errors.Join(s.endHung(), s.calm()); err != nil {
 		return err
 	}
-	before := s.ledger.Counts
-	began := time.Now()
+	began, ran := time.Now(), s.clock.now()
 	fault := s.play(f)
-	ended := time.Now()
+	lasted, ended := time.Since(began), s.clock.now()
 	recovery, err := s.recovered(ended, f.limit)
-	counts := s.ledger.Counts.Minus(before)
+	if err == nil {
+		err = errors.Join(s.caughtUp(s.clock.now()), s.take())
+	}
+	counts := s.sinceLast()
 	row.Add(counts, recovery)
 	if f.survives && counts.Failed > 0 {
 		err = errors.Join(err, fmt.Errorf("%d of %d calls failed although both processes live", counts.Failed, counts.Calls))
 	}
-	fmt.Printf("%-40s %5d calls %3d failed, %4.1f s, back after %.2f s\n", f.name, counts.Calls, counts.Failed, ended.Sub(began).Seconds(), recovery.Seconds())
+	fmt.Printf("%-40s %5d calls %3d failed, %4.1f s, back after %.2f s\n", f.name, counts.Calls, counts.Failed, lasted.Seconds(), recovery.Seconds())
+	if stood := time.Since(began) - (s.clock.now() - ran); stood > time.Second {
+		fmt.Printf("  the VM stood still for %.1f s meanwhile\n", stood.Seconds())
+	}
 	return errors.Join(fault, err)
+}
+
+// calm says that no call has failed since the last fault.
+func (s *suite) calm() error {
+	if err := s.take(); err != nil {
+		return err
+	}
+	if counts := s.sinceLast(); counts.Failed > 0 {
+		return fmt.Errorf("before it, %d of %d calls failed for no fault", counts.Failed, counts.Calls)
+	}
+	return nil
+}
+
+// sinceLast is what was counted since it was last asked.
+func (s *suite) sinceLast() Counts {
+	counts := s.ledger.Minus(s.counted)
+	s.counted = s.ledger.Counts
+	return counts
 }
 
 // play has a fault begin, last and end.

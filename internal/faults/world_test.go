@@ -19,6 +19,7 @@ import (
 type world struct {
 	self        string // the program of both
 	ledger      *Ledger
+	clock       runningClock
 	server      *process
 	client      *process
 	incarnation uint16   // of clients
@@ -53,6 +54,7 @@ func newWorld(dir string) (*world, error) {
 		}
 		w.logs = append(w.logs, &log{out, bufio.NewReaderSize(in, 1<<16)})
 	}
+	go w.clock.run()
 	if err := w.prepareCgroup(); err != nil {
 		return nil, err
 	}
@@ -62,7 +64,7 @@ func newWorld(dir string) (*world, error) {
 	if err := errors.Join(w.startServer(launch{}), w.startClient(launch{})); err != nil {
 		return nil, err
 	}
-	_, err := w.recovered(time.Now(), giveUp)
+	_, err := w.recovered(w.clock.now(), giveUp)
 	return w, err
 }
 
@@ -147,7 +149,7 @@ const giveUp = 30 * time.Second
 // recovered waits until the client's calls are on RDMA and more have been
 // answered than there are callers, so that one of them began on it. It returns
 // the time since then.
-func (w *world) recovered(since time.Time, limit time.Duration) (time.Duration, error) {
+func (w *world) recovered(since, limit time.Duration) (time.Duration, error) {
 	answered := -1
 	var last status // before RDMA
 	for {
@@ -155,7 +157,7 @@ func (w *world) recovered(since time.Time, limit time.Duration) (time.Duration, 
 		if err == nil {
 			err = w.take()
 		}
-		took := time.Since(since)
+		took := w.clock.now() - since
 		switch {
 		case err != nil:
 			return took, errors.Join(err, w.renew())
@@ -173,6 +175,27 @@ func (w *world) recovered(since time.Time, limit time.Duration) (time.Duration, 
 			return took, errors.Join(fmt.Errorf("%v later calls are not back on RDMA: %+v", giveUp, s), w.renew())
 		}
 		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// standTime is how long a call may take while others are answered: a message in
+// many chunks behind others, under emulation.
+const standTime = 10 * time.Second
+
+// caughtUp waits until no patient call is under way that began before: one that
+// stands still while others are answered would show much later, at its deadline.
+func (w *world) caughtUp(before time.Duration) error {
+	for ; ; time.Sleep(20 * time.Millisecond) {
+		s, err := w.client.ask(tell)
+		since := w.clock.now() - before
+		switch {
+		case err != nil:
+			return errors.Join(err, w.renew())
+		case s.Oldest < since:
+			return nil
+		case since > standTime:
+			return errors.Join(fmt.Errorf("a call stands still for %v while others are answered: %+v", s.Oldest, s), w.renew())
+		}
 	}
 }
 
