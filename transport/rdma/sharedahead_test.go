@@ -281,3 +281,36 @@ func TestSharedSendsClosed(t *testing.T) {
 		require.False(t, s.more())
 	}
 }
+
+// Chunks have half of what a link may hold, however many slots are free: beside them a
+// small message finds one at once.
+func TestSharedChunksLeaveHalf(t *testing.T) {
+	checkLeaks(t)
+	_, ends := simEnds(t, simverbs.Config{})
+	cfg := Config{SlotSize: 512, Warm: -1, Dedicated: -1, SharedSlots: 1024, Poll: EventsOnly}
+	fabrics := [2]*Fabric{ends[0].fabric(t, cfg), ends[1].fabric(t, cfg)}
+	d := newDuo(t, fabrics, ends)
+	over, cancel := context.WithCancel(context.Background())
+	cancel()
+	l, half := d.links[0], (sharedHold-credit.Reserve)/2
+	var chunks []transport.Slot
+	for {
+		slot, err := l.Reserve(over, transport.Bulk, 8)
+		if err != nil {
+			break
+		}
+		chunks = append(chunks, slot)
+	}
+	require.Len(t, chunks, half)
+	for range half {
+		slot, err := l.Reserve(over, transport.Small, 8)
+		require.NoError(t, err)
+		defer l.Discard(slot)
+	}
+	for _, slot := range chunks {
+		l.Discard(slot)
+	}
+	slot, err := l.Reserve(over, transport.Bulk, 8)
+	require.NoError(t, err, "a chunk after others are gone")
+	l.Discard(slot)
+}
