@@ -166,10 +166,10 @@ func (l *Lane) SendMade(ctx context.Context, h *wire.Header, n int, make func() 
 	chunks := n > l.MaxPayload()
 	if chunks {
 		turn := l.order.of(n)
-		if err := turn.take(ctx, n); err != nil {
+		if err := turn.Take(ctx, n); err != nil {
 			return err
 		}
-		defer turn.give(1, n)
+		defer turn.Give(1, n)
 	}
 	msg, err := make()
 	if err != nil {
@@ -203,10 +203,10 @@ func (l *Lane) SendBuf(ctx context.Context, h wire.Header, msg *pool.Buf) error 
 		}
 	}
 	turn := l.order.of(n)
-	if err := turn.take(ctx, n); err != nil {
+	if err := turn.Take(ctx, n); err != nil {
 		return err
 	}
-	defer turn.give(1, n)
+	defer turn.Give(1, n)
 	return l.sendChunks(ctx, h, msg)
 }
 
@@ -238,7 +238,7 @@ func (l *Lane) sendFrame(ctx context.Context, class Class, h *wire.Header, msg *
 // sendChunks sends a message whose turn it is in at least two frames.
 func (l *Lane) sendChunks(ctx context.Context, h wire.Header, msg *pool.Buf) error {
 	n, open := msg.Len(), &l.order.open
-	if err := open.take(ctx, n); err != nil {
+	if err := open.Take(ctx, n); err != nil {
 		return err
 	}
 	hp := headers.Get().(*wire.Header)
@@ -246,10 +246,10 @@ func (l *Lane) sendChunks(ctx context.Context, h wire.Header, msg *pool.Buf) err
 	*hp = h
 	begun, err := l.chunks(ctx, hp, msg)
 	if begun && err != nil {
-		l.takeBack(h.Kind, h.Call, err, func() { open.give(1, n) })
+		l.takeBack(h.Kind, h.Call, err, func() { open.Give(1, n) })
 		return err
 	}
-	open.give(1, n)
+	open.Give(1, n)
 	return err
 }
 

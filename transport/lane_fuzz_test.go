@@ -297,8 +297,8 @@ func (w *world) finish() {
 		kept := d.s.Transport().Retention
 		require.Zero(w.t, kept.Frames+kept.Bytes, "kept although the peer has it")
 		for i := range d.s.lane.out.room {
-			r := &d.s.lane.out.room[i]
-			require.Zero(w.t, r.used.Load(), "room of class %d that was not given back", i)
+			count, _ := d.s.lane.out.room[i].Used()
+			require.Zero(w.t, count, "room of class %d that was not given back", i)
 		}
 		require.Zero(w.t, d.s.lane.in.parts.open+int64(d.s.lane.in.parts.slack))
 	}

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/verbena-rpc/verbena/pool"
+	"github.com/verbena-rpc/verbena/transport/internal/quota"
 	"github.com/verbena-rpc/verbena/transport/wire"
 )
 
@@ -64,7 +65,7 @@ func (c *carrier) again(ctx context.Context, k *keptFrame) (Slot, error) {
 type outgoing struct {
 	bound atomic.Pointer[carrier] // as carrier, for who looks without mu
 	limit atomic.Int64            // bytes of the payload of a frame
-	room  [Control]turns          // for what is kept; Control is reserved as Small
+	room  [Control]quota.Quota    // for what is kept; Control is reserved as Small
 
 	mu      sync.Mutex
 	carrier *carrier // nil: the lane pauses
@@ -76,7 +77,7 @@ type outgoing struct {
 
 func (o *outgoing) init(retain, limit int) {
 	for c := range o.room {
-		o.room[c] = turns{maxCount: retainedFrames / len(o.room), maxBytes: int64(retain / len(o.room))}
+		o.room[c] = quota.Quota{MaxCount: retainedFrames / len(o.room), MaxBytes: int64(retain / len(o.room))}
 	}
 	o.setLimit(limit)
 }
@@ -107,7 +108,7 @@ func (o *outgoing) fits(bytes int) bool {
 // If msg is not nil the payload is there, n bytes of it from at on. Slots are
 // large: what is done for each frame fills them in, and does not copy them.
 func (o *outgoing) reserve(ctx context.Context, class Class, msg *pool.Buf, at, n int, slot *Slot) (err error) {
-	if err = o.room[roomOf(class)].take(ctx, n); err != nil {
+	if err = o.room[roomOf(class)].Take(ctx, n); err != nil {
 		return err
 	}
 	if c := o.bound.Load(); c != nil && n <= c.widest {
@@ -121,7 +122,7 @@ func (o *outgoing) reserve(ctx context.Context, class Class, msg *pool.Buf, at, 
 			return nil
 		}
 		if ctx.Err() != nil {
-			o.room[roomOf(class)].give(1, n)
+			o.room[roomOf(class)].Give(1, n)
 			return err
 		}
 	}
@@ -137,7 +138,7 @@ func (o *outgoing) reserve(ctx context.Context, class Class, msg *pool.Buf, at, 
 
 // discard gives a slot back unused.
 func (o *outgoing) discard(s *Slot) {
-	o.room[roomOf(s.class)].give(1, len(s.Payload))
+	o.room[roomOf(s.class)].Give(1, len(s.Payload))
 	dropSlot(s)
 }
 
@@ -277,7 +278,7 @@ func (o *outgoing) acked(to uint32) (narrowed bool, err error) {
 	o.mu.Unlock()
 	for c := range f {
 		if f[c].count > 0 {
-			o.room[c].give(f[c].count, f[c].bytes)
+			o.room[c].Give(f[c].count, f[c].bytes)
 		}
 	}
 	return narrowed, err
@@ -370,7 +371,7 @@ func (o *outgoing) end(err error) {
 	o.ended = err
 	o.mu.Unlock()
 	for c := range o.room {
-		o.room[c].end(err)
+		o.room[c].End(err)
 	}
 }
 

@@ -28,13 +28,13 @@ var rules = []struct {
 	{"codec/internal/testpb", []string{"codec/fastpb", "rpc"}, []string{"google.golang.org/protobuf/"}, "messages come with the stubs of their file"},
 	{"codec", []string{"pool"}, []string{"google.golang.org/protobuf/"}, "codecs know messages and memory, no connection"},
 	{"transport/wire", nil, []string{"github.com/cespare/xxhash/"}, "encodings are a pure core"},
-	{"transport/tcp", []string{"pool", "transport", "transport/internal/crowd", "transport/wire"}, []string{"golang.org/x/sys/"}, "links know the contract, not each other"},
+	{"transport/tcp", []string{"pool", "transport", "transport/internal/crowd", "transport/internal/quota", "transport/wire"}, []string{"golang.org/x/sys/"}, "links know the contract, not each other"},
 	{"transport/rdma/internal/verbs/verbstest", []string{"pool", "transport/rdma/internal/verbs"}, []string{"github.com/stretchr/testify"}, "one suite for every device knows none of them"},
 	{"transport/rdma/internal/verbs/rxetest", []string{"transport/rdma/internal/verbs", "transport/rdma/internal/verbs/"}, []string{"golang.org/x/sys/", "github.com/stretchr/testify"}, "one suite for every provider over the kernel is given one"},
 	{"transport/rdma/internal/verbs/abicheck", nil, []string{"github.com/stretchr/testify"}, "a comparison of declarations knows none"},
 	{"transport/rdma", []string{"pool", "transport", "transport/internal/crowd", "transport/wire", "transport/rdma/"}, []string{"golang.org/x/sys/"}, "links know the contract, not each other"},
 	{"transport/linktest", []string{"pool", "pool/pooltest", "transport", "transport/wire"}, []string{"github.com/stretchr/testify"}, "one suite for every link knows none of them"},
-	{"transport", []string{"pool", "transport/wire"}, nil, "the contract knows no implementation"},
+	{"transport", []string{"pool", "transport/internal/quota", "transport/wire"}, nil, "the contract knows no implementation"},
 	{"rpc", []string{"pool", "codec", "transport", "transport/wire"}, []string{"github.com/valyala/bytebufferpool"}, "calls know lanes, never rdma or tcp"},
 }
 

@@ -79,6 +79,7 @@ func newLink(conn net.Conn, cfg Config, epoch uint64) (transport.Link, error) {
 		in:    delivery{turn: make(chan struct{}, 1), vacant: make(chan struct{}, 1)},
 		state: state{epoch: epoch},
 	}
+	l.room.init()
 	go l.write()
 	return l, nil
 }

@@ -99,7 +99,7 @@ func (l *link) reserve(ctx context.Context, class transport.Class, n int) (*fram
 	if n < 0 || n > MaxPayload {
 		return nil, fmt.Errorf("tcp: reserve %d bytes, expected 0 to %d", n, MaxPayload)
 	}
-	if err := l.room.take(ctx, class, n); err != nil {
+	if err := l.room[class].Take(ctx, n); err != nil {
 		return nil, err
 	}
 	f := frames.Get().(*frame)
@@ -114,10 +114,9 @@ func (f *frame) slot() transport.Slot {
 // Discard implements transport.Link.
 func (l *link) Discard(s transport.Slot) {
 	f := s.Ref.(*frame)
-	var back [3]amount
-	back[f.class] = amount{1, f.bytes}
+	class, bytes := f.class, f.bytes
 	f.release()
-	l.room.give(&back)
+	l.room[class].Give(1, bytes)
 }
 
 // Commit implements transport.Link.
@@ -318,7 +317,8 @@ func (l *link) wrote(n int64) {
 		}
 		left -= size
 		done++
-		back[f.class].add(amount{1, f.bytes})
+		back[f.class].frames++
+		back[f.class].bytes += f.bytes
 		f.release()
 	}
 	rest := copy(o.frames, o.frames[done:])
