@@ -119,12 +119,19 @@ func (s *clientSession) request(ctx context.Context, p *pending, id uint64, m *M
 	if m.Idempotent {
 		p.header.Flags |= wire.Idempotent
 	}
-	if msg.size > s.lane.MaxPayload() {
-		return s.lane.SendMade(ctx, &p.header, msg.size, func() (*pool.Buf, error) {
-			p.header.Arg = timeLeft(ctx) // it may have waited for its turn
-			return msg.encode()
-		})
+	if msg.size <= s.lane.MaxPayload() {
+		if err := s.sendWhole(ctx, p, msg); err != transport.ErrTooWide {
+			return err
+		}
 	}
+	return s.lane.SendMade(ctx, &p.header, msg.size, func() (*pool.Buf, error) {
+		p.header.Arg = timeLeft(ctx) // it may have waited for its turn
+		return msg.encode()
+	})
+}
+
+// sendWhole sends the request in one frame.
+func (s *clientSession) sendWhole(ctx context.Context, p *pending, msg message) error {
 	slot, err := msg.reserve(ctx, s.lane)
 	if err != nil {
 		return err
@@ -164,10 +171,19 @@ func conclude(m *Method, out *outcome, resp any) *Error {
 		release(out.payload)
 		return failed(Internal, Executed, m, errors.New("reply to a unary call without END"))
 	}
-	if err := decode(m.codec(), out.payload, resp); err != nil {
+	if err := decodeReply(m.codec(), out.payload, resp); err != nil {
 		return failed(Internal, Executed, m, fmt.Errorf("decode response: %w", err))
 	}
 	return nil
+}
+
+// decodeReply is decode, but for a codec that panics: the slot of the call would be lost.
+func decodeReply(c codec.Codec, payload *pool.Buf, resp any) (err error) {
+	returned := false
+	defer caught(c, &returned, &err)
+	err = decode(c, payload, resp)
+	returned = true
+	return err
 }
 
 // peerError is the error that the server sent.

@@ -39,9 +39,9 @@ type Conn struct {
 
 	mu       sync.Mutex
 	closed   bool
-	flight   *flight // of a dial; nil while there is none
-	sessions map[*clientSession]struct{}
-	lastInfo transport.Info // of the last session that left
+	flight   *flight                     // of a dial; nil while there is none
+	sessions map[*clientSession]struct{} // of which something is left
+	lastInfo transport.Info              // of the last session that left
 }
 
 // ConnStats count what a Conn did.
@@ -144,22 +144,31 @@ func (c *Conn) join(s *clientSession) bool {
 	if c.closed {
 		return false
 	}
-	if s.session.Err() == nil { // else left has been called, or is about to
-		c.sessions[s] = struct{}{}
-	}
+	c.sessions[s] = struct{}{}
 	c.current.Store(s)
+	if s.session.Err() != nil { // left may have been called before
+		go c.forget(s)
+	}
 	return true
 }
 
-// left takes out a session that has ended.
+// left is told of a session that has ended. Close waits for what is left of it.
 func (c *Conn) left(s *clientSession) {
 	info := s.session.Transport()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.sessions, s)
 	if c.current.CompareAndSwap(s, nil) {
 		c.lastInfo = info
 	}
+	go c.forget(s)
+}
+
+// forget takes out a session once nothing of it is left.
+func (c *Conn) forget(s *clientSession) {
+	<-s.session.Done()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.sessions, s)
 }
 
 // answered says that a server has answered a call.

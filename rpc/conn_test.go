@@ -438,6 +438,24 @@ func (f sinkFunc) GoAway()                     {}
 func (f sinkFunc) Ended(error)                 {}
 
 // Case 72.
+// What is left of a session that ended by itself, Close waits for.
+func TestCloseWaitsForEndedSessions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := join(t, echo)
+		r.client.lingers, r.remote.lingers = time.Second, 2*time.Second
+		r.client.Close(errCut)
+		synctest.Wait()
+		require.Zero(t, r.server.Stats().Sessions)
+		require.NoError(t, r.conn.Close())
+		require.True(t, isClosed(r.client.done))
+		require.NoError(t, r.server.Close())
+		require.True(t, isClosed(r.remote.done))
+		synctest.Wait()
+		require.Empty(t, r.conn.sessions)
+		require.Empty(t, r.server.peers)
+	})
+}
+
 func TestCloseAnywhere(t *testing.T) {
 	pooltest.Check(t)
 	for range 50 {

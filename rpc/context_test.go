@@ -11,9 +11,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func isDone(ctx context.Context) bool {
+func isDone(ctx context.Context) bool { return isClosed(ctx.Done()) }
+
+func isClosed(ch <-chan struct{}) bool {
 	select {
-	case <-ctx.Done():
+	case <-ch:
 		return true
 	default:
 		return false

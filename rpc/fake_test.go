@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/verbena-rpc/verbena/codec"
 	"github.com/verbena-rpc/verbena/pool"
@@ -28,8 +29,12 @@ type fakeEnd struct {
 	other      *fakeEnd
 	sink       transport.Sink
 	both       *fakeSession
-	helped     atomic.Int32 // calls of Help
-	roused     atomic.Int32 // calls of Rouse
+	helped     atomic.Int32  // calls of Help
+	roused     atomic.Int32  // calls of Rouse
+	narrow     atomic.Int32  // Commit takes no more bytes; 0: whatever was reserved
+	narrowed   func()        // called when it does not; nil: nothing
+	passed     func()        // called before Send returns; nil: nothing
+	lingers    time.Duration // from Ended to Done
 
 	mu        sync.Mutex
 	room      chan struct{} // not nil: no room until it is closed
@@ -79,6 +84,7 @@ func (e *fakeEnd) start(s transport.Sink) {
 					release((<-e.inbox).Payload)
 				}
 				e.sink.Ended(e.both.err)
+				time.Sleep(e.lingers)
 				return
 			}
 		}
@@ -131,6 +137,17 @@ func (e *fakeEnd) Reserve(ctx context.Context, _ transport.Class, n int) (transp
 }
 
 func (e *fakeEnd) Commit(s transport.Slot, h *wire.Header) error {
+	if n := int(e.narrow.Load()); n > 0 && len(s.Payload) > n {
+		e.Discard(s)
+		if e.narrowed != nil {
+			e.narrowed()
+		}
+		return transport.ErrTooWide
+	}
+	return e.pass(s, h)
+}
+
+func (e *fakeEnd) pass(s transport.Slot, h *wire.Header) error {
 	buf := s.Ref.(*pool.Buf)
 	m := transport.Message{Kind: h.Kind, Flags: h.Flags, Call: h.Call, Method: h.Method, Arg: h.Arg, Payload: buf}
 	if buf.Len() == 0 {
@@ -164,7 +181,11 @@ func (e *fakeEnd) Send(ctx context.Context, h wire.Header, msg []byte) error {
 		return err
 	}
 	copy(slot.Payload, msg)
-	return e.Commit(slot, &h)
+	err = e.pass(slot, &h)
+	if e.passed != nil {
+		e.passed()
+	}
+	return err
 }
 
 func (e *fakeEnd) SendBuf(ctx context.Context, h wire.Header, msg *pool.Buf) error {

@@ -51,7 +51,7 @@ type peer struct {
 	share      share[arrival] // of the server's workers
 	waiting    atomic.Int64   // bytes of replies in wait
 	calls      arrived        // that the client may take for its own: not answered, or just now
-	settled    atomic.Int64   // calls that were among them
+	settled    atomic.Int64   // calls that were among them, or whose handler has returned
 
 	begun  int64         // calls that were ever among calls; of the delivering goroutine, as are the next three
 	made   int           // contexts
@@ -138,7 +138,8 @@ func (p *peer) start(m *transport.Message, method *method) {
 	}
 	p.begun++
 	if !p.server.workers.submit(&p.share, a) {
-		p.settle(ctx)
+		p.settled.Add(1)
+		p.calls.remove(ctx)
 		ctx.end()
 		code, why := ResourceExhausted, "too many calls on the server"
 		if p.server.draining.Load() {
@@ -165,13 +166,6 @@ func (p *peer) newContext(m *transport.Message) *callContext {
 		c.deadline = clock() + int64(m.Arg)*int64(time.Microsecond)
 	}
 	return c
-}
-
-// settle takes a call out of the books: it is answered without further waiting,
-// so that nobody will cancel it, and the client may make another.
-func (p *peer) settle(ctx *callContext) {
-	p.calls.remove(ctx)
-	p.settled.Add(1)
 }
 
 // refuse answers a call that no handler has seen.

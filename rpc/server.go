@@ -46,7 +46,8 @@ type Server struct {
 	acceptor *transport.Acceptor
 	listened bool // methods are fixed
 	closed   bool
-	peers    map[*peer]struct{}
+	peers    map[*peer]struct{} // of whose sessions something is left
+	sessions int                // of these, that have not ended
 }
 
 // method is a registered method with its implementation.
@@ -223,7 +224,7 @@ func (s *Server) Serve() error {
 // Stats may be called at any time.
 func (s *Server) Stats() ServerStats {
 	s.mu.Lock()
-	sessions := len(s.peers)
+	sessions := s.sessions
 	s.mu.Unlock()
 	now, begun := s.workers.busy()
 	return ServerStats{
@@ -340,6 +341,7 @@ func (s *Server) join(session session, l lane, limits transport.Limits) *peer {
 	}
 	s.mu.Lock()
 	s.peers[p] = struct{}{}
+	s.sessions++
 	closed := s.closed
 	s.mu.Unlock()
 	if closed {
@@ -348,8 +350,15 @@ func (s *Server) join(session session, l lane, limits transport.Limits) *peer {
 	return p
 }
 
+// leave is told of a session that has ended. Close waits for what is left of it.
 func (s *Server) leave(p *peer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.peers, p)
+	s.sessions--
+	go func() {
+		<-p.session.Done()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.peers, p)
+	}()
 }

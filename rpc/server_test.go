@@ -198,6 +198,31 @@ func TestLimitHoldsUnderCancel(t *testing.T) {
 	})
 }
 
+// A client that has its answer may make another call at once, however long it takes
+// until the server is done with the first.
+func TestAnsweredCallsDoNotCount(t *testing.T) {
+	large := make([]byte, 8<<10) // more than MaxPayload
+	for name, f := range map[string]echoFunc{
+		"error": func(context.Context, *[]byte) (*[]byte, error) { return nil, Errorf(NotFound, "none") },
+		"large": func(context.Context, *[]byte) (*[]byte, error) { return &large, nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			pooltest.Check(t)
+			synctest.Test(t, func(t *testing.T) {
+				r := join(t, f)
+				r.remote.sink.(*peer).maxCalls = 1
+				r.remote.passed = func() { time.Sleep(time.Second) }
+				for range 3 {
+					if _, err := r.echo(t.Context(), "x"); err != nil {
+						require.Equal(t, NotFound, CodeOf(err), err)
+					}
+				}
+				time.Sleep(5 * time.Second)
+			})
+		})
+	}
+}
+
 // Case 81: the server's own clock ends a handler's context, though no CANCEL comes.
 func TestDeadlineIsEnforcedOnTheServer(t *testing.T) {
 	pooltest.Check(t)

@@ -8,6 +8,7 @@ import (
 	"github.com/valyala/bytebufferpool"
 
 	"github.com/verbena-rpc/verbena/pool"
+	"github.com/verbena-rpc/verbena/transport"
 	"github.com/verbena-rpc/verbena/transport/wire"
 )
 
@@ -32,6 +33,7 @@ func (a arrival) size() int {
 type serverCall struct {
 	arrival             // payload is nil once it is received
 	serving bool        // the handler has not returned yet
+	counted bool        // it is one of the calls that the client may not have too many of
 	settled bool        // it is not in the peer's books, or not any more
 	handled int64       // when the handler had returned, as clock tells it; 0: nobody need know, or it failed
 	header  wire.Header // of the reply
@@ -40,7 +42,7 @@ type serverCall struct {
 
 // run serves a call, and returns when its handler had.
 func (c *serverCall) run(a arrival) int64 {
-	c.arrival, c.settled, c.handled = a, a.method.inline, 0
+	c.arrival, c.counted, c.settled, c.handled = a, !a.method.inline, a.method.inline, 0
 	defer c.finish()
 	switch err := c.ctx.Err(); err {
 	case nil:
@@ -88,10 +90,22 @@ func (c *serverCall) finish() {
 	c.arrival, c.bytes = arrival{}, nil
 }
 
+// answers notes that the handler has returned, before the client can know: then it
+// may make another call. A CANCEL still finds this one.
+func (c *serverCall) answers() {
+	if c.counted {
+		c.counted = false
+		c.peer.settled.Add(1)
+	}
+}
+
+// settle notes that the call is answered without further waiting, so that nobody will
+// cancel it.
 func (c *serverCall) settle() {
+	c.answers()
 	if !c.settled {
 		c.settled = true
-		c.peer.settle(c.ctx)
+		c.peer.calls.remove(c.ctx)
 	}
 }
 
@@ -134,6 +148,7 @@ func (c *serverCall) send(resp any) error {
 	if !c.method.inline && c.peer.server.workers.oneTask() {
 		c.handled = clock()
 	}
+	c.answers()
 	if c.ctx.isCanceled() {
 		return context.Canceled
 	}
@@ -169,7 +184,10 @@ func (c *serverCall) sendNow(msg message) (sent bool, err error) {
 	switch {
 	case err == nil:
 		c.settle()
-		return true, l.Commit(slot, &c.header)
+		if err = l.Commit(slot, &c.header); err == transport.ErrTooWide {
+			return false, nil
+		}
+		return true, err
 	case isEncodeError(err):
 		return false, err
 	}
@@ -215,6 +233,7 @@ func (c *serverCall) unsendable(err error) error {
 
 // fail answers with an error, unless the caller has gone.
 func (c *serverCall) fail(err error, flags wire.Flags) {
+	c.answers()
 	if c.ctx.Err() == context.Canceled {
 		c.peer.server.stats.late.Add(1)
 		return

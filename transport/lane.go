@@ -10,9 +10,9 @@ import (
 	"github.com/verbena-rpc/verbena/transport/wire"
 )
 
-// errTooWide says within this package that a message does not fit a frame any
-// more, for the links have changed.
-var errTooWide = errors.New("transport: too large for a frame")
+// ErrTooWide says that a message does not fit a frame any more, for the links have
+// changed: SendBuf and SendMade send it in chunks.
+var ErrTooWide = errors.New("transport: too large for a frame")
 
 // Lane is the ordered channel of messages of a session. Its methods may be
 // called from any goroutine, on the client once Dial has returned, on the
@@ -48,11 +48,10 @@ func (l *Lane) maxFrame() int { return int(l.out.limit.Load()) }
 
 // Reserve claims room for a whole message, to be encoded in place and given
 // back by Commit or Discard; see Link. It waits for the peer where too much is
-// kept for it. n may exceed MaxPayload, which changes when the lane moves: such
-// a message is copied once more.
+// kept for it. ErrTooWide: n exceeds MaxPayload, which changes when the lane moves.
 func (l *Lane) Reserve(ctx context.Context, class Class, n int) (slot Slot, err error) {
 	if n > l.maxFrame() {
-		return wideSlot(n), nil
+		return slot, ErrTooWide
 	}
 	err = l.out.reserve(ctx, class, nil, 0, n, &slot)
 	return slot, err
@@ -64,48 +63,27 @@ func (l *Lane) Reserve(ctx context.Context, class Class, n int) (slot Slot, err 
 func (l *Lane) Refer(ctx context.Context, class Class, msg *pool.Buf) (slot Slot, err error) {
 	n := msg.Len()
 	if n > l.maxFrame() {
-		msg.Retain()
-		return Slot{Payload: msg.Bytes(), Buf: msg, wide: true}, nil
+		return slot, ErrTooWide
 	}
 	err = l.out.reserve(ctx, class, msg, 0, n, &slot)
 	return slot, err
 }
 
-func wideSlot(n int) Slot {
-	buf := pool.Get(n)
-	return Slot{Payload: buf.Bytes(), Buf: buf, wide: true}
-}
-
 // Commit sends the message in the slot. It sets Lane, Total, the numbers and
 // the flag Sum; of the other fields those must be 0 that docs/PROTOCOL.md says
-// to be. An error means that the session has ended.
+// to be. After an error nothing of it is sent, and the slot is given back: the session
+// has ended, or it is ErrTooWide.
 func (l *Lane) Commit(slot Slot, h *wire.Header) error {
 	h.Total = uint32(len(slot.Payload))
-	if !slot.wide {
-		err := l.commit(&slot, h, false)
-		if err == nil {
-			return nil
-		}
-		if err != errTooWide {
-			l.Discard(slot)
-			return err
-		}
-		wide := wideSlot(len(slot.Payload))
-		copy(wide.Payload, slot.Payload)
+	err := l.commit(&slot, h, false)
+	if err != nil {
 		l.Discard(slot)
-		slot = wide
 	}
-	return l.sendLater(*h, slot.Buf)
+	return err
 }
 
 // Discard gives the slot back unused.
-func (l *Lane) Discard(slot Slot) {
-	if slot.wide {
-		slot.Buf.Release()
-		return
-	}
-	l.out.discard(&slot)
-}
+func (l *Lane) Discard(slot Slot) { l.out.discard(&slot) }
 
 // commit sends the frame in the slot, which on error is still the caller's.
 func (l *Lane) commit(slot *Slot, h *wire.Header, more bool) error {
@@ -122,24 +100,6 @@ func (l *Lane) commit(slot *Slot, h *wire.Header, more bool) error {
 		l.s.startPump(pump)
 		l.s.mu.Unlock()
 	}
-	return nil
-}
-
-// sendLater sends a message that came to need chunks, in the sender's place. It
-// takes the payload over.
-func (l *Lane) sendLater(h wire.Header, payload *pool.Buf) error {
-	s := l.s
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.err != nil {
-		payload.Release()
-		return s.err
-	}
-	s.workers.Go(func() {
-		defer payload.Release()
-		// If it cannot be sent the session ends.
-		_ = l.SendBuf(s.ctx, h, payload)
-	})
 	return nil
 }
 
@@ -198,7 +158,7 @@ func (l *Lane) SendBuf(ctx context.Context, h wire.Header, msg *pool.Buf) error 
 	defer headers.Put(hp)
 	*hp = h
 	for n <= l.MaxPayload() {
-		if err := l.sendFrame(ctx, Small, hp, msg, 0, n, n); err != errTooWide {
+		if err := l.sendFrame(ctx, Small, hp, msg, 0, n, n); err != ErrTooWide {
 			return err
 		}
 	}
@@ -217,11 +177,11 @@ func (l *Lane) checkSize(n int) error {
 	return nil
 }
 
-// sendFrame sends one frame with the bytes of msg from at to end; errTooWide:
+// sendFrame sends one frame with the bytes of msg from at to end; ErrTooWide:
 // not, and it may be tried again in chunks.
 func (l *Lane) sendFrame(ctx context.Context, class Class, h *wire.Header, msg *pool.Buf, at, end, total int) error {
 	if end-at > l.maxFrame() {
-		return errTooWide
+		return ErrTooWide
 	}
 	var slot Slot
 	if err := l.out.reserve(ctx, class, msg, at, end-at, &slot); err != nil {
@@ -281,14 +241,14 @@ func (l *Lane) chunks(ctx context.Context, h *wire.Header, msg *pool.Buf) (begun
 			return off > 0, err
 		}
 		err := l.sendFrame(now, Bulk, h, msg, off, end, total)
-		if err != nil && err != errTooWide { // no room at once, or a link that is dead
+		if err != nil && err != ErrTooWide { // no room at once, or a link that is dead
 			l.out.flush()
 			err = l.sendFrame(ctx, Bulk, h, msg, off, end, total)
 		}
 		switch err {
 		case nil:
 			off = end
-		case errTooWide:
+		case ErrTooWide:
 		default:
 			return off > 0, err
 		}

@@ -241,7 +241,7 @@ func (w *world) step(op, x byte) {
 func (w *world) reserve(from int, x byte) (Slot, bool) {
 	size := []int{0, 1, 60, 100, 350, 900, 2000, 7000}[x%8]
 	slot, err := w.sides[from].s.Lane().Reserve(now, Small, size)
-	if err != nil {
+	if err != nil && err != ErrTooWide {
 		require.ErrorIs(w.t, err, context.Canceled)
 	}
 	return slot, err == nil
@@ -253,13 +253,16 @@ func (w *world) commit(from int, slot Slot) {
 		slot.Payload[i] = byte(w.call) + byte(i)
 	}
 	lane, to := w.sides[from].s.Lane(), w.sides[1-from]
-	to.bytes[w.call] = len(slot.Payload)
-	if slot.wide || len(slot.Payload) > lane.MaxPayload() {
-		to.loose[w.call] = struct{}{} // it needs chunks, which others may pass
-	} else {
-		to.ordered = append(to.ordered, w.call)
+	wide := len(slot.Payload) > lane.MaxPayload()
+	size := len(slot.Payload)
+	err := lane.Commit(slot, &wire.Header{Kind: wire.Call, Call: w.call})
+	if wide {
+		require.Equal(w.t, ErrTooWide, err)
+		return
 	}
-	require.NoError(w.t, lane.Commit(slot, &wire.Header{Kind: wire.Call, Call: w.call}))
+	require.NoError(w.t, err)
+	to.bytes[w.call] = size
+	to.ordered = append(to.ordered, w.call)
 }
 
 // deliverAll lets all arrive that is under way, and what follows from it.

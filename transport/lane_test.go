@@ -70,11 +70,15 @@ func TestSendObeysContext(t *testing.T) {
 }
 
 // TestRefer: what is there already leaves from there, and is released by its sender
-// at once; where it came to need chunks it leaves in these.
+// at once; it is refused where it needs chunks.
 func TestRefer(t *testing.T) {
 	pooltest.Check(t)
 	c, s := connect(t, overTCP(), overTCP())
-	for call, size := range []int{1, 60 << 10, 300 << 10} {
+	large := pool.Get(300 << 10)
+	_, err := c.Lane().Refer(t.Context(), transport.Small, large)
+	require.Equal(t, transport.ErrTooWide, err)
+	large.Release()
+	for call, size := range []int{1, 60 << 10} {
 		msg := pool.Get(size)
 		for i := range msg.Bytes() {
 			msg.Bytes()[i] = byte(i * (call + 3))

@@ -26,9 +26,10 @@ const (
 // which few are sent at once, and all that are open at the peer.
 type order struct{ blocks, larger, open quota.Quota }
 
+// The larger ones leave room among those that are open for the blocks that are sent.
 func (o *order) init(calls int, maxMessage int) {
 	o.blocks.MaxCount, o.blocks.MaxBytes = calls, blocksAtOnce*blockSize
-	o.larger.MaxCount, o.larger.MaxBytes = largerAtOnce, openLimit(maxMessage)
+	o.larger.MaxCount, o.larger.MaxBytes = largerAtOnce, openLimit(maxMessage)-blocksAtOnce*blockSize
 	o.open.MaxCount, o.open.MaxBytes = calls, openLimit(maxMessage)
 }
 

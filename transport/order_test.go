@@ -38,23 +38,32 @@ func TestAssemblerBoundsOpenMessages(t *testing.T) {
 }
 
 // TestOrder: of blocks few are sent at once, and a block does not wait behind
-// messages that are larger.
+// messages that are larger, neither for its turn nor to be open at the peer.
 func TestOrder(t *testing.T) {
-	var o order
-	o.init(1000, 64<<20)
-	over, cancel := context.WithCancel(t.Context())
-	cancel()
-	for range largerAtOnce {
-		require.NoError(t, o.of(64<<20).Take(over, 64<<20))
-	}
-	require.Error(t, o.of(64<<20).Take(over, 64<<20))
-	for range blocksAtOnce {
-		require.NoError(t, o.of(blockSize).Take(over, blockSize))
-	}
-	require.Error(t, o.of(100<<10).Take(over, 100<<10))
-	o.of(blockSize).Give(1, blockSize)
-	for range 10 {
-		require.NoError(t, o.of(100<<10).Take(over, 100<<10), "small blocks go together")
+	for _, large := range []int{2 << 20, 60 << 20, 64 << 20} {
+		var o order
+		o.init(1000, 64<<20)
+		over, cancel := context.WithCancel(t.Context())
+		cancel()
+		begin := func(size int) error {
+			if err := o.of(size).Take(over, size); err != nil {
+				return err
+			}
+			require.NoError(t, o.open.Take(over, size), "in its turn, a message waits")
+			return nil
+		}
+		require.NoError(t, begin(large))
+		for n := 1; begin(large) == nil; n++ {
+			require.Less(t, n, largerAtOnce)
+		}
+		for range blocksAtOnce {
+			require.NoError(t, begin(blockSize))
+		}
+		require.Error(t, begin(100<<10))
+		o.of(blockSize).Give(1, blockSize)
+		for range 10 {
+			require.NoError(t, o.of(100<<10).Take(over, 100<<10), "small blocks go together")
+		}
 	}
 }
 

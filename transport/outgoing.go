@@ -168,13 +168,13 @@ func keep(s *Slot) (buf *pool.Buf, at int) {
 
 // send numbers the frame in the slot and sends it, with more to follow at the
 // next flush, or lets it be sent: pump is the carrier that needs a pump for it.
-// An error means that the session has ended, or errTooWide that the limit has
+// An error means that the session has ended, or ErrTooWide that the limit has
 // come to be lower since the slot was reserved; the slot is still the caller's.
 func (o *outgoing) send(slot *Slot, h *wire.Header, ack uint32, more bool) (pump *carrier, err error) {
 	buf, at := keep(slot)
 	o.mu.Lock()
 	if err = o.ended; err == nil && len(slot.Payload) > o.sent.narrow {
-		err = errTooWide
+		err = ErrTooWide
 	}
 	if err != nil {
 		o.mu.Unlock()

@@ -161,7 +161,6 @@ type Slot struct {
 
 	via   *carrier // of Lane: what gave it; nil: a buffer of the lane's own
 	class Class    // of Lane
-	wide  bool     // of Lane: it needs chunks
 }
 
 // Receiver takes in what a link delivers. The link calls it from one goroutine
