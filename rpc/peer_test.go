@@ -317,6 +317,22 @@ func TestUnsizable(t *testing.T) {
 	require.Equal(t, Internal, CodeOf(<-hooked))
 }
 
+// Nor does one that panics while it decodes a reply.
+func TestUndecodableReply(t *testing.T) {
+	pooltest.Check(t)
+	r := join(t, echo)
+	r.session().calls.limit = 1
+	req, resp := []byte("x"), []byte(nil)
+	for range 3 {
+		err := Call(t.Context(), r.conn, &Method{Name: echoMethod.Name, Codec: panics{codec.Raw}}, &req, &resp)
+		requireError(t, err, Internal, Executed)
+	}
+}
+
+type panics struct{ codec.Codec }
+
+func (panics) Unmarshal([]byte, any) error { panic("odd") }
+
 type unsizable struct{ codec.Codec }
 
 func (unsizable) Size(any) (int, error) { panic("odd") }

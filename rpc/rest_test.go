@@ -3,6 +3,7 @@ package rpc_test
 import (
 	"context"
 	"net"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -112,5 +113,13 @@ func TestTCPShutdownOfLoneCaller(t *testing.T) {
 		start := time.Now()
 		require.NoError(t, s.Shutdown(t.Context()))
 		require.LessOrEqual(t, time.Since(start), 2*mostRest)
+	})
+}
+
+// Nor does a message wait that is larger than what is sent ahead of acknowledgements.
+func TestTCPLargeCallOfLoneCaller(t *testing.T) {
+	rested(t, func(t *testing.T, _ *rpc.Server, call func(*rpc.Method, string) time.Duration, settle func()) {
+		settle()
+		require.Zero(t, call(echoMethod, strings.Repeat("0", 20<<20)+"s"))
 	})
 }

@@ -263,11 +263,7 @@ func (l *Lane) Help(done *Signal, waiting *atomic.Int32) bool {
 }
 
 // Rouse ends what Help does and has the link take in what arrives; see Rouser.
-func (l *Lane) Rouse() {
-	if c := l.out.bound.Load(); c != nil && c.rouser != nil {
-		c.rouser.Rouse()
-	}
-}
+func (l *Lane) Rouse() { l.out.rouse() }
 
 // Forget drops what has arrived of a message of that call, and what is still
 // to come of it. Who waited for the message calls it when nobody does any more,

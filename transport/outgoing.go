@@ -108,7 +108,7 @@ func (o *outgoing) fits(bytes int) bool {
 // If msg is not nil the payload is there, n bytes of it from at on. Slots are
 // large: what is done for each frame fills them in, and does not copy them.
 func (o *outgoing) reserve(ctx context.Context, class Class, msg *pool.Buf, at, n int, slot *Slot) (err error) {
-	if err = o.room[roomOf(class)].Take(ctx, n); err != nil {
+	if err = o.take(ctx, class, n); err != nil {
 		return err
 	}
 	if c := o.bound.Load(); c != nil && n <= c.widest {
@@ -134,6 +134,24 @@ func (o *outgoing) reserve(ctx context.Context, class Class, msg *pool.Buf, at, 
 	}
 	*slot = Slot{Payload: msg.Bytes()[at:][:n:n], Buf: msg, At: at, class: class}
 	return nil
+}
+
+// take waits for room to keep a frame. Who waits does not help the link, which alone
+// hears what the peer has taken in.
+func (o *outgoing) take(ctx context.Context, class Class, n int) error {
+	room := &o.room[roomOf(class)]
+	if room.Take(now, n) == nil {
+		return nil
+	}
+	o.rouse()
+	return room.Take(ctx, n)
+}
+
+// rouse has the link take in what arrives; see Rouser.
+func (o *outgoing) rouse() {
+	if c := o.bound.Load(); c != nil && c.rouser != nil {
+		c.rouser.Rouse()
+	}
 }
 
 // discard gives a slot back unused.
