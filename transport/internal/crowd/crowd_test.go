@@ -48,7 +48,12 @@ func TestPause(t *testing.T) {
 			}
 		}()
 	}
-	for deadline := time.Now().Add(10 * time.Second); c.paused.Load() == 0; {
+	deadline := time.Now().Add(30 * time.Second)
+	for c.paused.Load() == 0 {
+		c.GiveWay()
+		require.True(t, time.Now().Before(deadline))
+	}
+	for c.pause.Load() < int64(maxPause) {
 		c.GiveWay()
 		require.True(t, time.Now().Before(deadline))
 	}
@@ -57,4 +62,24 @@ func TestPause(t *testing.T) {
 		c.GiveWay()
 	}
 	require.Equal(t, paused, c.paused.Load())
+}
+
+// The pause is long only where it is again and again in vain.
+func TestPauseGrows(t *testing.T) {
+	var c Crowd
+	now := time.Minute
+	next := func(after time.Duration) time.Duration {
+		now = time.Duration(c.paused.Load()) + after
+		c.inVain(now)
+		return time.Duration(c.paused.Load()) - now
+	}
+	c.inVain(now)
+	require.Equal(t, int64(now+firstPause), c.paused.Load())
+	require.Equal(t, 2*firstPause, next(timeSlice))
+	require.Equal(t, 4*firstPause, next(soon*2*firstPause-1))
+	require.Equal(t, firstPause, next(soon*4*firstPause))
+	for range 20 {
+		next(timeSlice)
+	}
+	require.Equal(t, maxPause, next(timeSlice))
 }
