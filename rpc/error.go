@@ -61,7 +61,7 @@ type Delivery uint8
 const (
 	MaybeExecuted Delivery = iota // sent; whether a handler has seen it is not known
 	NotExecuted                   // no handler has seen it and none will: safe to send again
-	Executed                      // a handler has run and the server has answered
+	Executed                      // a handler has run, or had a request that it could not decode, and the server has answered
 )
 
 func (d Delivery) String() string {
