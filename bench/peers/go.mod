@@ -4,6 +4,7 @@ go 1.26.0
 
 require (
 	connectrpc.com/connect v1.21.1
+	github.com/apache/thrift v0.25.0
 	github.com/containerd/ttrpc v1.2.10
 	github.com/stretchr/testify v1.12.1
 	github.com/verbena-rpc/verbena v0.0.0

@@ -46,6 +46,8 @@ var kinds = []kind{
 	{"ttrpc", "github.com/containerd/ttrpc", "protobuf", results.RolePeer, serveTTRPC, dialTTRPC},
 	{"drpc", "storj.io/drpc", "protobuf; one call at a time", results.RolePeer, serveDRPC, dialDRPC},
 	{"drpc-pool", "storj.io/drpc", "protobuf; a connection per caller", results.RolePeer, serveDRPC, dialDRPCPool},
+	{"thrift", "github.com/apache/thrift", "framed binary protocol; one call at a time", results.RolePeer, serveThrift, dialThrift},
+	{"thrift-pool", "github.com/apache/thrift", "framed binary protocol; a connection per caller", results.RolePeer, serveThrift, dialThriftPool},
 	{"netrpc", "", "net/rpc, gob", results.RolePeer, serveNetRPC, dialNetRPC},
 }
 
