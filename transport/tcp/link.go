@@ -33,8 +33,10 @@ type link struct {
 	raw   *rawWriter // nil where the connection cannot be written without blocking
 	wake  chan struct{}
 	done  chan struct{}
-	dead  atomic.Bool // as state.dead, for the reader
 	crowd crowd.Crowd
+
+	dead   atomic.Bool // as state.dead, for the reader
+	tended atomic.Bool // as state.flushing or state.corked, for who has committed: it will leave
 
 	counters counters
 	out      outgoing // of the holder of the flush flag

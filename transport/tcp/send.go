@@ -144,6 +144,9 @@ func (l *link) Commit(s transport.Slot, h *wire.Header) error {
 
 // Flush implements transport.Link.
 func (l *link) Flush() {
+	if l.tended.Load() {
+		return
+	}
 	l.mu.Lock()
 	mine := l.takeFlag()
 	l.mu.Unlock()
@@ -163,6 +166,7 @@ func (l *link) takeFlag() bool {
 		return false
 	}
 	st.flushing = true
+	l.tended.Store(true)
 	return true
 }
 
@@ -171,6 +175,7 @@ func (l *link) takeFlag() bool {
 func (l *link) cork() {
 	l.mu.Lock()
 	l.state.corked = true
+	l.tended.Store(true)
 	l.mu.Unlock()
 }
 
@@ -178,6 +183,7 @@ func (l *link) cork() {
 func (l *link) uncork() {
 	l.mu.Lock()
 	l.state.corked = false
+	l.tended.Store(l.state.flushing)
 	mine := l.takeFlag()
 	l.mu.Unlock()
 	if mine {
@@ -260,6 +266,7 @@ func (l *link) nextBatch() bool {
 	st := &l.state
 	if st.broken || old+len(st.queue) == 0 {
 		st.flushing = false
+		l.tended.Store(st.corked)
 		dead := st.dead
 		l.mu.Unlock()
 		if dead {
