@@ -3,6 +3,9 @@ package quota
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
+	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -119,25 +122,84 @@ func TestGivesUpInTurn(t *testing.T) {
 	require.NoError(t, q.Take(context.Background(), 1))
 }
 
-// Room that comes free while somebody begins to wait is his.
-func TestNoTurnIsLost(t *testing.T) {
-	q := Quota{MaxCount: 1, MaxBytes: 1}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	const takers = 2
-	errs := make(chan error)
-	for range takers {
-		go func() {
-			var err error
-			for i := 0; i < 300_000 && err == nil; i++ {
-				if err = q.Take(ctx, 1); err == nil {
-					q.Give(1, 1)
+// taker is who has taken room, or waits for it.
+type taker struct {
+	bytes int
+	quit  context.CancelFunc
+	got   chan error
+}
+
+// In any order of taking, giving back and giving up, those wait, and those alone, for
+// whom there is no room behind those before them.
+func TestWaiters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rng := rand.New(rand.NewPCG(1, 2))
+		q := Quota{MaxCount: 3, MaxBytes: 10}
+		var held, waits []*taker
+		let := func() {
+			for len(waits) > 0 {
+				sum := waits[0].bytes
+				for _, h := range held {
+					sum += h.bytes
 				}
+				if len(held) > 0 && (len(held) == q.MaxCount || sum > int(q.MaxBytes)) {
+					return
+				}
+				held, waits = append(held, waits[0]), waits[1:]
 			}
-			errs <- err
-		}()
-	}
-	for range takers {
-		require.NoError(t, <-errs)
-	}
+		}
+		pick := func(from *[]*taker) *taker {
+			i := rng.IntN(len(*from))
+			k := (*from)[i]
+			*from = slices.Delete(*from, i, i+1)
+			return k
+		}
+		for range 5000 {
+			switch op := rng.IntN(6); {
+			case op < 3 && len(waits) < 6:
+				ctx, quit := context.WithCancel(t.Context())
+				k := &taker{bytes: rng.IntN(13), quit: quit, got: make(chan error, 1)}
+				go func() { k.got <- q.Take(ctx, k.bytes) }()
+				waits = append(waits, k)
+			case op < 5 && len(held) > 0:
+				k := pick(&held)
+				require.NoError(t, <-k.got)
+				k.quit()
+				q.Give(1, k.bytes)
+			case len(waits) > 0:
+				k := pick(&waits)
+				k.quit()
+				require.ErrorIs(t, <-k.got, context.Canceled)
+			}
+			let()
+			synctest.Wait()
+			for _, k := range held {
+				require.Len(t, k.got, 1, "waits although there is room")
+			}
+			for _, k := range waits {
+				require.Empty(t, k.got, "does not wait")
+			}
+		}
+		q.End(errors.New("over"))
+	})
+}
+
+// Room that comes free while somebody begins to wait is his.
+func TestFreeMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := Quota{MaxCount: 1, MaxBytes: 1}
+		require.NoError(t, q.Take(t.Context(), 1))
+		require.NoError(t, q.Take(&asked{t.Context(), sync.OnceFunc(func() { q.Give(1, 1) })}, 1))
+	})
+}
+
+// asked is a context that does something when its Done is asked for.
+type asked struct {
+	context.Context
+	first func()
+}
+
+func (a *asked) Done() <-chan struct{} {
+	a.first()
+	return a.Context.Done()
 }
