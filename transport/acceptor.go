@@ -208,10 +208,9 @@ func (a *Acceptor) hello(c *caller, m *wire.HelloMsg, newSink func(*Session) Sin
 		return nil, err
 	}
 	s, p := newSession(a.network, a.cfg, false, m, c.link, both)
-	if err := a.add(s); err != nil {
+	if err := a.open(s, newSink); err != nil {
 		return nil, err
 	}
-	s.open(newSink)
 	s.mu.Lock()
 	s.post(p, first)
 	s.mu.Unlock()
@@ -220,6 +219,18 @@ func (a *Acceptor) hello(c *caller, m *wire.HelloMsg, newSink func(*Session) Sin
 }
 
 var errUnknownSession = errors.New("no such session")
+
+// open adds a session and makes its sink, for which another connection of the
+// session waits.
+func (a *Acceptor) open(s *Session, newSink func(*Session) Sink) error {
+	s.sinkMu.Lock()
+	defer s.sinkMu.Unlock()
+	err := a.add(s)
+	if err == nil {
+		s.sink = newSink(s)
+	}
+	return err
+}
 
 func (a *Acceptor) add(s *Session) error {
 	a.mu.Lock()

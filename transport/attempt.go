@@ -182,7 +182,9 @@ func (s *Session) tell(a *attempt, kind wire.Kind, payload []byte) {
 	}
 }
 
+// abandonText fits what the peer takes in of an error, epoch included.
 func abandonText(epoch uint64, why string) []byte {
+	why = why[:min(len(why), wire.MaxErrorText-8)]
 	return wire.AppendFault(nil, why, binary.LittleEndian.AppendUint64(nil, epoch))
 }
 
@@ -196,7 +198,7 @@ func (s *Session) concluded(a *attempt, p *path, err error) bool {
 	}
 	if next := s.next; next != nil {
 		s.next = nil
-		defer s.offeredLocked(a.from, *next)
+		defer s.offeredLocked(next.from, next.qp)
 	}
 	if err == nil && p.isGone() {
 		err = errors.New("the fast link died before it was ready")
@@ -259,6 +261,12 @@ func (p *path) isGone() bool {
 	}
 }
 
+// nextOffer is an offer, and the control link that it came by.
+type nextOffer struct {
+	from *path
+	qp   wire.QP
+}
+
 // offered takes in QP_OFFER.
 func (s *Session) offered(p *path, qp wire.QP) {
 	s.mu.Lock()
@@ -275,7 +283,7 @@ func (s *Session) offeredLocked(p *path, qp wire.QP) {
 		return
 	case s.try != nil:
 		// The client makes one at a time: it has given the earlier one up.
-		s.next = &qp
+		s.next = &nextOffer{p, qp}
 		s.try.cancel(errSuperseded)
 		return
 	case len(s.fast) > maxStandby:

@@ -59,6 +59,16 @@ func (m *memory) stalled(is bool) {
 	}
 }
 
+// stallControls has the connections there are carry nothing any more, and no new ones come.
+func (m *memory) stallControls() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.dark.Store(true)
+	for _, p := range m.control {
+		p.(*stallable).stalled.Store(true)
+	}
+}
+
 // stallClients lets nothing through from clients on the control links that
 // there are.
 func (m *memory) stallClients() {

@@ -95,6 +95,7 @@ func (in *incoming) check(p *path, h *wire.Header) (wanted bool, err error) {
 		return true, nil
 	case int32(h.Seq-want) < 0:
 		in.duplicates.Add(1)
+		in.said.Store(h.Seq) // the peer does not know: where that was said may be lost
 		return false, nil
 	}
 	return false, &wire.ParseError{Field: "seq", Got: uint64(h.Seq), Want: fmt.Sprintf("%#x, the next one", want)}

@@ -56,8 +56,11 @@ func (s *Session) keepAlive() {
 		if s.lane.in.unsaid() {
 			s.post(p, ownFrame{kind: wire.Ack}) // so that an idle peer keeps nothing
 		}
-		if s.lane.out.stuck() {
+		switch still := s.lane.out.stillTicks(); {
+		case still > ticks:
 			p.link.Close(errStuck)
+		case still > 1: // the peer's own ticks may be longer: with PONG it says what it owes
+			s.post(p, ownFrame{wire.Ping, nil})
 		}
 	}
 }

@@ -245,6 +245,9 @@ func (s *Session) fastEnded(p *path, err error) {
 	s.died = true
 	if len(s.fast) == 0 {
 		s.info.Reason = "fast link: " + err.Error()
+		if s.redialing { // with pauses for a session that has a link
+			offer1(s.hurry, struct{}{})
+		}
 		s.doubt() // what has cut it may have cut that too
 	}
 	s.relimit()

@@ -166,3 +166,27 @@ func TestSilentControl(t *testing.T) {
 		})
 	}
 }
+
+// TestFastLinkDiesWhileRedialing: a client that tries seldom for another control link,
+// for it has a fast link, tries at once when that dies too.
+func TestFastLinkDiesWhileRedialing(t *testing.T) {
+	for range 20 {
+		synctest.Test(t, func(t *testing.T) {
+			m := newMemory()
+			fc, fs := &fabric{}, &fabric{}
+			cn, sn := networkOf(m, fc), networkOf(m, fs)
+			cn.Config.ResumeWithin, sn.Config.ResumeWithin = time.Second, time.Second
+			c, s := connectOver(t, cn, sn)
+			exchange(t, c, s)
+			m.refuses.Store(true)
+			m.cut()
+			time.Sleep(time.Minute)
+			exchange(t, c, s)
+			m.refuses.Store(false)
+			fc.kill(errTest)
+			fs.kill(errTest)
+			time.Sleep(2 * time.Second)
+			require.NoError(t, c.Err())
+		})
+	}
+}

@@ -350,12 +350,11 @@ func (o *outgoing) idle() bool {
 	return o.sent.len() == 0
 }
 
-// stuck says that frames are kept and that the peer, which acknowledges at each
-// tick of its own, has taken in none of them for as long as a link may be silent.
-// It is called once in a tick. A lane that sent nothing since the last gives its
+// stillTicks is for how many ticks frames are kept of which the peer has taken in
+// none, as far as it said. It is called once in a tick. A lane that sent nothing since the last gives its
 // memory back: after a burst that can be a megabyte, and there are thousands of
 // lanes.
-func (o *outgoing) stuck() bool {
+func (o *outgoing) stillTicks() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.sent.acked != o.seen || o.sent.len() == 0 {
@@ -363,13 +362,10 @@ func (o *outgoing) stuck() bool {
 			o.sent.shed()
 		}
 		o.seen, o.still = o.sent.acked, 0
-		return false
+	} else {
+		o.still++
 	}
-	if o.still++; o.still <= ticks {
-		return false
-	}
-	o.still = 0
-	return true
+	return o.still
 }
 
 // lost takes the lane from a dead link.

@@ -118,7 +118,7 @@ type Session struct {
 	fast      []*path       // READY was seen both ways; oldest first
 	fallen    []ownFrame    // QP_ABANDON of links that ended here, the last at the end
 	try       *attempt      // at a fast link; nil: none is under way
-	next      *wire.QP      // server: the offer that waits for its end
+	next      *nextOffer    // server: the offer that waits for its end
 	move      uint32        // number of the newest move
 	target    *path         // client: where that goes, until it is there
 	carrying  *path         // nil: the lane pauses
@@ -309,9 +309,12 @@ func (s *Session) shutdown() {
 	s.control, s.fast, s.carrying = nil, nil, nil
 	s.mu.Unlock()
 
-	if tell && len(paths) > 0 {
+	if tell {
+		// On all of them: one may carry nothing, and nobody know yet.
 		ctx, cancel := context.WithTimeout(context.Background(), farewell)
-		_ = s.sendOwn(ctx, paths[0].link, ownFrame{wire.Close, closeText(err.Err)})
+		for _, p := range paths {
+			_ = s.sendOwn(ctx, p.link, ownFrame{wire.Close, closeText(err.Err)})
+		}
 		cancel()
 	}
 	for _, p := range paths {
