@@ -155,7 +155,7 @@ func (ep *endpoint) createQP() (err error) {
 		},
 	}
 	if ep.shares {
-		init.SRQ = ep.poller.shared.srq
+		init.SRQ = ep.poller.shared.Load().srq
 	}
 	for _, init.Caps.MaxInlineData = range inlineSizes {
 		ep.qp, err = d.pd.CreateQP(init)

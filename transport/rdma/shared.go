@@ -178,7 +178,7 @@ func (ep *endpoint) overrun() error {
 // enlist has the poller know the endpoint by its QP number, and gives it its
 // share of receives.
 func (ep *endpoint) enlist() error {
-	s := ep.poller.shared
+	s := ep.poller.shared.Load()
 	s.turn.Lock()
 	s.owners[ep.qp.Num()] = ep
 	n := len(s.owners)
@@ -196,7 +196,7 @@ func (ep *endpoint) delist() {
 	if !ep.shares {
 		return
 	}
-	s := ep.poller.shared
+	s := ep.poller.shared.Load()
 	s.turn.Lock()
 	defer s.turn.Unlock()
 	delete(s.owners, ep.qp.Num())
@@ -243,9 +243,8 @@ func (p *poller) share() error {
 	if err != nil {
 		return err
 	}
-	p.turn.Lock()
-	defer p.turn.Unlock()
-	p.shared, p.sends = recvs, newSharedSends(d, limit/2)
+	p.sends = newSharedSends(d, limit/2)
+	p.shared.Store(recvs)
 	p.room -= limit + limit/2
 	return nil
 }

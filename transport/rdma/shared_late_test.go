@@ -24,7 +24,7 @@ func TestSharedLateFlush(t *testing.T) {
 	ep := d.links[0].(*link).ep
 	p := ep.poller
 	p.turn.Lock()
-	id := p.shared.all[sharing.SharedSlots-1].ID
+	id := p.shared.Load().all[sharing.SharedSlots-1].ID
 	p.turn.Unlock()
 	stale := fabrics[0].Stats().Stale
 	sim.Inject(p.cq, verbs.WC{ID: id, Status: verbs.WCWRFlushErr, QPNum: ep.qp.Num()})

@@ -14,7 +14,7 @@ import (
 // under the fabric's lock: they must not call verbs or the fabric.
 //
 // Faults that come once, or at a moment of the test's choice, are methods of
-// Fabric: FailCall, Partition, SetPort, KillDevice, KillHost, Raise, Inject.
+// Fabric: FailCall, BreakCQs, Partition, SetPort, KillDevice, KillHost, Raise, Inject.
 type Faults struct {
 	Seed uint64 // 0: one is drawn; Fabric.Watch prints it
 
