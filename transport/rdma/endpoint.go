@@ -263,6 +263,7 @@ func (ep *endpoint) drain(ctx context.Context) bool {
 		if ep.shares && ep.link.Load() != nil { // else it has taken none
 			ep.lastReceive(ctx)
 		}
+		ep.delist() // until the next life: a receive that comes between is nobody's
 		return true
 	case <-ctx.Done():
 		return false

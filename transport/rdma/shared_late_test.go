@@ -74,6 +74,30 @@ func TestSharedAfterDestroy(t *testing.T) {
 	}
 }
 
+// A receive completes between two lives of its QP: the poller does not touch the
+// endpoint, which begins the next.
+func TestSharedBetweenLives(t *testing.T) {
+	checkLeaks(t)
+	synctest.Test(t, func(t *testing.T) {
+		_, ends := simEnds(t, simverbs.Config{Faults: simverbs.Faults{
+			OnCompletion: func(c simverbs.Completion, _ *rand.Rand) (fate simverbs.Fate) {
+				if c.Host == "a" && !c.Send {
+					fate.Delay = lastReceiveTime * 3 / 2
+				}
+				return fate
+			},
+		}})
+		ends[0].provider = &hooks{Provider: ends[0].provider, reset: func() { time.Sleep(lastReceiveTime) }}
+		fabrics := [2]*Fabric{ends[0].fabric(t, sharing), ends[1].fabric(t, sharing)}
+		d := newDuo(t, fabrics, ends)
+		require.NoError(t, send(d.links[1], 1, 8))
+		synctest.Wait()
+		d.close()
+		require.EqualValues(t, 1, fabrics[0].Stats().Stale)
+		closeAll(t, fabrics)
+	})
+}
+
 // A receive of a QP in ERR completes while the poller still knows the QP.
 func TestSharedLastReceive(t *testing.T) {
 	checkLeaks(t)
