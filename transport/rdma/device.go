@@ -36,6 +36,8 @@ type device struct {
 	fault  atomic.Pointer[cause]
 	gids   gidTables
 
+	tellsLast atomic.Bool // it has told of a last receive: it does of each
+
 	// mu guards what follows. It is held across commands to the kernel, while pd, pollers
 	// and what endpoints share are made, so a poller does not wait for it. Who has it does not
 	// take a poller's turn.
@@ -339,6 +341,7 @@ func (d *device) event(e verbs.AsyncEvent) {
 		d.fail(why)
 	case verbs.EventQPLastWQEReached:
 		if ep := d.byNumber(e.QPNum); ep != nil {
+			d.tellsLast.Store(true)
 			select {
 			case ep.tookLast <- struct{}{}:
 			default:

@@ -203,14 +203,17 @@ func (ep *endpoint) delist() {
 }
 
 // lastReceive waits until no completion of a shared receive comes for a QP in
-// ERR any more, and those that came were taken in: they have no generation.
+// ERR any more, and those that came were taken in: they have no generation. An event
+// that is late would be taken for one of the next life, so there is none.
 func (ep *endpoint) lastReceive(ctx context.Context) {
-	wait := time.NewTimer(lastReceiveTime)
-	defer wait.Stop()
+	ctx, cancel := context.WithTimeout(ctx, lastReceiveTime)
+	defer cancel()
 	select {
 	case <-ep.tookLast:
-	case <-wait.C:
 	case <-ctx.Done():
+		if ep.dev.tellsLast.Load() {
+			ep.lives = maxLives
+		}
 	}
 	passed := make(chan struct{})
 	ep.poller.do(func() {
