@@ -94,26 +94,39 @@ func TestDrainWithoutSends(t *testing.T) {
 }
 
 // The device takes a part of a batch: the sends that it took are not signalled,
-// and complete unseen. The drain does not wait for its time.
+// and complete unseen. Or it takes all, and is not told. The drain does not wait for
+// its time, and each slot comes back once.
 func TestPartOfABatch(t *testing.T) {
 	for _, model := range []simverbs.Model{simverbs.RXE, simverbs.Spec} {
-		for taken := range 4 {
+		for taken := range 5 {
 			t.Run(fmt.Sprintf("model=%d/taken=%d", model, taken), func(t *testing.T) {
 				checkLeaks(t)
 				sim, ends := simEnds(t, simverbs.Config{Model: model})
-				fabrics, links := pair(t, ends, small)
+				cfg := small
+				cfg.RQDepth = 64
+				fabrics, links := pair(t, ends, cfg)
 				l, s := links[0], newSink()
 				l.Start(s)
-				links[1].Start(newSink())
+				peer := newSink()
+				links[1].Start(peer)
+				for i := range 20 { // more than the ring has
+					require.NoError(t, send(l, i, 8))
+					peer.await(t, i+1)
+				}
 				l.send.mu.Lock()
 				for i := range 4 {
 					require.NoError(t, send(l, i, 8))
 				}
-				sim.FailCall("a", "ibv_post_send", taken+1, syscall.ENOMEM)
+				if taken < 4 {
+					sim.FailCall("a", "ibv_post_send", taken+1, syscall.ENOMEM)
+				} else {
+					sim.FailCall("a", simverbs.Doorbell, 1, syscall.ENOMEM)
+				}
 				l.send.mu.Unlock()
 				l.flush()
 				require.ErrorIs(t, ended(t, l, s), syscall.ENOMEM)
 				require.Zero(t, fabrics[0].Stats().LostDrains)
+				require.Zero(t, fabrics[0].Stats().Stale)
 			})
 		}
 	}
