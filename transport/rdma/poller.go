@@ -116,6 +116,20 @@ func (p *poller) sync() {
 	<-passed
 }
 
+// empty returns when all that was in the CQ before is taken in.
+func (p *poller) empty() {
+	passed := make(chan struct{})
+	p.do(func() {
+		defer close(passed)
+		for range p.cq.Depth()/pollBatch + 1 {
+			if p.poll() < pollBatch {
+				return
+			}
+		}
+	})
+	<-passed
+}
+
 func (p *poller) stop() error {
 	p.do(func() { p.stopped = true })
 	<-p.done

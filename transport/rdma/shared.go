@@ -215,17 +215,7 @@ func (ep *endpoint) lastReceive(ctx context.Context) {
 			ep.lives = maxLives
 		}
 	}
-	passed := make(chan struct{})
-	ep.poller.do(func() {
-		defer close(passed)
-		p := ep.poller
-		for range p.cq.Depth()/pollBatch + 1 { // all that was in the CQ before
-			if p.poll() < pollBatch {
-				return
-			}
-		}
-	})
-	<-passed
+	ep.poller.empty()
 }
 
 // sharing says that endpoints of the device may share their slots.
