@@ -32,11 +32,16 @@ type device struct {
 	cfg    Config // defaults filled in
 	ctx    verbs.Device
 	attr   verbs.DeviceAttr
-	events sync.WaitGroup // the event goroutine
+	events sync.WaitGroup // the event goroutine, and that of fail
 	fault  atomic.Pointer[cause]
 	gids   gidTables
 
-	mu         sync.Mutex // guards what follows; held while pd and pollers are made
+	tellsLast atomic.Bool // it has told of a last receive: it does of each
+
+	// mu guards what follows. It is held across commands to the kernel, while pd, pollers
+	// and what endpoints share are made, so a poller does not wait for it. Who has it does not
+	// take a poller's turn.
+	mu         sync.Mutex
 	pd         verbs.PD
 	pollers    []*poller
 	warm       map[uint8]*pool.Warm[*endpoint] // by port
@@ -191,7 +196,7 @@ func (d *device) admit(ep *endpoint) error {
 		}
 	}
 	ep.shares = d.sharing() && (d.dedicated >= d.cfg.Dedicated || best.room < d.cfg.slots(false))
-	if ep.shares && best.shared == nil {
+	if ep.shares && best.shared.Load() == nil {
 		if err := best.share(); err != nil {
 			if best.room < d.cfg.slots(false) {
 				return err
@@ -282,15 +287,22 @@ func (d *device) broken() error {
 }
 
 // fail ends all links because the device cannot be used any more, and has the
-// fabric close it. The first cause counts.
+// fabric close it. The first cause counts. It never waits: pollers call it.
 func (d *device) fail(why error) {
 	if !d.fault.CompareAndSwap(nil, &cause{err: why}) {
 		return
 	}
+	d.events.Go(func() {
+		d.endLinks(d.fault.Load())
+		d.fabric.rouse()
+	})
+}
+
+// endLinks ends the links there are.
+func (d *device) endLinks(why *cause) {
 	for _, l := range d.links(0) {
-		l.fail(why, false)
+		l.end(why)
 	}
-	d.fabric.rouse()
 }
 
 // watch waits for asynchronous events.
@@ -329,6 +341,7 @@ func (d *device) event(e verbs.AsyncEvent) {
 		d.fail(why)
 	case verbs.EventQPLastWQEReached:
 		if ep := d.byNumber(e.QPNum); ep != nil {
+			d.tellsLast.Store(true)
 			select {
 			case ep.tookLast <- struct{}{}:
 			default:
@@ -375,9 +388,11 @@ func (d *device) close() error {
 	for _, w := range pools {
 		w.Close()
 	}
-	for _, l := range d.links(0) {
-		l.fail(net.ErrClosed, true)
+	why := &cause{err: net.ErrClosed, reuse: true}
+	if fault := d.fault.Load(); fault != nil {
+		why = fault // which fail may be about to tell them
 	}
+	d.endLinks(why)
 	d.mu.Lock()
 	for len(d.endpoints) > 0 {
 		d.gone.Wait()

@@ -65,6 +65,49 @@ func TestDrainNeverEnds(t *testing.T) {
 	}
 }
 
+// A QP whose drain did not end is destroyed: its place among the dedicated, in the
+// poller's table and in the CQ is another's, though its memory is kept.
+func TestLostDrainGivesItsPlaceBack(t *testing.T) {
+	for _, dedicated := range []int{1, -1} {
+		t.Run(fmt.Sprintf("dedicated=%d", dedicated), func(t *testing.T) {
+			checkLeaks(t)
+			synctest.Test(t, func(t *testing.T) {
+				var lossy atomic.Bool
+				_, ends := simEnds(t, simverbs.Config{Faults: simverbs.Faults{
+					OnCompletion: func(c simverbs.Completion, _ *rand.Rand) simverbs.Fate {
+						return simverbs.Fate{Drop: c.Host == "a" && lossy.Load()}
+					},
+				}})
+				cfg := sharing
+				cfg.Dedicated = dedicated
+				fabrics := [2]*Fabric{ends[0].fabric(t, cfg), ends[1].fabric(t, cfg)}
+				newDuo(t, fabrics, ends).close()
+				d := deviceOf(fabrics[0])
+				p := d.pollers[0]
+				places := func() [3]int {
+					d.mu.Lock()
+					defer d.mu.Unlock()
+					return [3]int{p.room, len(p.places), d.dedicated}
+				}
+				before := places()
+				for i := range 3 {
+					next := newDuo(t, fabrics, ends)
+					require.Equal(t, dedicated < 0, next.links[0].(*link).ep.shares)
+					next.talk(t)
+					lossy.Store(true)
+					require.NoError(t, send(next.links[0], 1, 8))
+					next.close()
+					lossy.Store(false)
+					require.EqualValues(t, i+1, fabrics[0].Stats().LostDrains)
+					require.Equal(t, before, places())
+				}
+				require.Equal(t, 3*max(dedicated, 0), fabrics[0].Stats().Quarantined)
+				closeAll(t, fabrics)
+			})
+		})
+	}
+}
+
 // Completions of sends never come, the device's or an unsignalled tail's. The
 // link ends by the drain's time all the same: its slots are with the device,
 // no caller has one, and the memory is unmapped when the device closes.
@@ -94,26 +137,39 @@ func TestDrainWithoutSends(t *testing.T) {
 }
 
 // The device takes a part of a batch: the sends that it took are not signalled,
-// and complete unseen. The drain does not wait for its time.
+// and complete unseen. Or it takes all, and is not told. The drain does not wait for
+// its time, and each slot comes back once.
 func TestPartOfABatch(t *testing.T) {
 	for _, model := range []simverbs.Model{simverbs.RXE, simverbs.Spec} {
-		for taken := range 4 {
+		for taken := range 5 {
 			t.Run(fmt.Sprintf("model=%d/taken=%d", model, taken), func(t *testing.T) {
 				checkLeaks(t)
 				sim, ends := simEnds(t, simverbs.Config{Model: model})
-				fabrics, links := pair(t, ends, small)
+				cfg := small
+				cfg.RQDepth = 64
+				fabrics, links := pair(t, ends, cfg)
 				l, s := links[0], newSink()
 				l.Start(s)
-				links[1].Start(newSink())
+				peer := newSink()
+				links[1].Start(peer)
+				for i := range 20 { // more than the ring has
+					require.NoError(t, send(l, i, 8))
+					peer.await(t, i+1)
+				}
 				l.send.mu.Lock()
 				for i := range 4 {
 					require.NoError(t, send(l, i, 8))
 				}
-				sim.FailCall("a", "ibv_post_send", taken+1, syscall.ENOMEM)
+				if taken < 4 {
+					sim.FailCall("a", "ibv_post_send", taken+1, syscall.ENOMEM)
+				} else {
+					sim.FailCall("a", simverbs.Doorbell, 1, syscall.ENOMEM)
+				}
 				l.send.mu.Unlock()
 				l.flush()
 				require.ErrorIs(t, ended(t, l, s), syscall.ENOMEM)
 				require.Zero(t, fabrics[0].Stats().LostDrains)
+				require.Zero(t, fabrics[0].Stats().Stale)
 			})
 		}
 	}

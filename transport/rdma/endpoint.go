@@ -155,7 +155,7 @@ func (ep *endpoint) createQP() (err error) {
 		},
 	}
 	if ep.shares {
-		init.SRQ = ep.poller.shared.srq
+		init.SRQ = ep.poller.shared.Load().srq
 	}
 	for _, init.Caps.MaxInlineData = range inlineSizes {
 		ep.qp, err = d.pd.CreateQP(init)
@@ -263,6 +263,7 @@ func (ep *endpoint) drain(ctx context.Context) bool {
 		if ep.shares && ep.link.Load() != nil { // else it has taken none
 			ep.lastReceive(ctx)
 		}
+		ep.delist() // until the next life: a receive that comes between is nobody's
 		return true
 	case <-ctx.Done():
 		return false
@@ -306,15 +307,17 @@ func (ep *endpoint) detach() {
 	ep.poller.sync()
 }
 
-// destroy destroys the QP. Memory that might still be reached, by the device or
-// by a caller with a slot, goes into quarantine; so does the room in the CQ, if
-// the device may still use it. Of slots that are shared, those come back that the
-// device had, once it has no QP for them, and those of callers when they do.
+// destroy destroys the QP. Memory of which not all is known to be back, from the device
+// or from a caller with a slot, goes into quarantine. A QP that is gone makes no
+// completion any more: its room in the CQ comes back once that was found empty. So do slots that
+// are shared, those of callers when they give them back.
 func (ep *endpoint) destroy(drained, home bool) {
 	ep.detach()
 	gone := ep.qp.Destroy() == nil
-	drained = drained && gone
-	if drained {
+	if gone && !drained {
+		ep.poller.empty()
+	}
+	if gone {
 		ep.dev.dismiss(ep)
 	}
 	var lost *rings
@@ -325,7 +328,7 @@ func (ep *endpoint) destroy(drained, home bool) {
 			ep.unfurnish()
 		}
 	case ep.shares:
-	case drained && home && ep.unfurnish() == nil:
+	case gone && drained && home && ep.unfurnish() == nil:
 	default:
 		lost = ep.rings
 		lost.held = !home

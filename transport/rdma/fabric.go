@@ -37,7 +37,7 @@ type Fabric struct {
 	lookout  lookout
 	paths    paths
 
-	mu      sync.Mutex // guards what follows; held while a device is opened
+	mu      sync.Mutex // guards what follows; held while a device is opened, and not where a poller's turn is taken
 	devices map[string]*device
 	past    Stats // counted on devices that are closed
 	closed  bool

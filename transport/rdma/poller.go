@@ -27,9 +27,12 @@ type poller struct {
 	table []atomic.Pointer[endpoint] // written by who makes or destroys an endpoint
 	done  chan struct{}              // closed when the goroutine ends
 
-	shared *sharedRecvs // nil until an endpoint shares; set with dev.mu and turn held
-	sends  *sharedSends // likewise
+	shared atomic.Pointer[sharedRecvs] // nil until an endpoint shares; set with dev.mu held
+	sends  *sharedSends                // there if shared is; set before
 
+	// turn is never taken with dev.mu or Fabric.mu held: a handler that runs on the poller
+	// may take these, for statistics. The poller itself takes no lock that is held across a
+	// command to the kernel.
 	turn    sync.Mutex
 	helpers atomic.Int32  // callers who poll: the goroutine leaves it to them
 	vacant  chan struct{} // one token: the goroutine is wanted
@@ -113,6 +116,20 @@ func (p *poller) sync() {
 	<-passed
 }
 
+// empty returns when all that was in the CQ before is taken in.
+func (p *poller) empty() {
+	passed := make(chan struct{})
+	p.do(func() {
+		defer close(passed)
+		for range p.cq.Depth()/pollBatch + 1 {
+			if p.poll() < pollBatch {
+				return
+			}
+		}
+	})
+	<-passed
+}
+
 func (p *poller) stop() error {
 	p.do(func() { p.stopped = true })
 	<-p.done
@@ -122,8 +139,8 @@ func (p *poller) stop() error {
 	p.turn.Lock()
 	defer p.turn.Unlock()
 	p.runWork() // what came too late for the goroutine
-	if p.shared != nil {
-		if err := errors.Join(p.shared.close(), p.sends.close()); err != nil {
+	if s := p.shared.Load(); s != nil {
+		if err := errors.Join(s.close(), p.sends.close()); err != nil {
 			return err
 		}
 	}
@@ -204,7 +221,7 @@ func (p *poller) poll() int {
 	for i := range p.wcs[:n] {
 		p.dispatch(&p.wcs[i])
 	}
-	if s := p.shared; s != nil && len(s.again) >= enough(len(s.all)) {
+	if s := p.shared.Load(); s != nil && len(s.again) >= enough(len(s.all)) {
 		s.repost()
 	}
 	for _, ep := range p.batch {
@@ -227,8 +244,8 @@ func (p *poller) owe(ep *endpoint) {
 
 // repostOwed posts those, and the shared ones that wait for more.
 func (p *poller) repostOwed() {
-	if p.shared != nil {
-		p.shared.repost()
+	if s := p.shared.Load(); s != nil {
+		s.repost()
 	}
 	for _, ep := range p.owing {
 		ep.owed = false
@@ -254,8 +271,8 @@ func (p *poller) touch(ep *endpoint) {
 // of an earlier life, it is counted and dropped (case 9).
 func (p *poller) dispatch(wc *verbs.WC) {
 	id := wrid.ID(wc.ID)
-	if id.Kind() == wrid.Shared && p.shared != nil {
-		p.shared.came(wc)
+	if s := p.shared.Load(); id.Kind() == wrid.Shared && s != nil {
+		s.came(wc)
 		return
 	}
 	var ep *endpoint

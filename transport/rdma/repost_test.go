@@ -73,7 +73,7 @@ func TestFewSharedReceivesWait(t *testing.T) {
 	s.add(make([]byte, slots*512), 0, 1, slots, 512, wrid.Make(wrid.Shared, 0, 0, 0))
 	_, err := s.post(s.srq)
 	require.NoError(t, err)
-	p.shared = s
+	p.shared.Store(s)
 	next := 0
 	arrive := func() {
 		cq.wcs = []verbs.WC{{ID: s.all[next].ID, ByteLen: 8}}

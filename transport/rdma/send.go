@@ -272,7 +272,7 @@ func (l *link) post(start, n uint32) {
 // refused ends the link after a post of which the device took a part.
 func (l *link) refused(start, n, taken uint32, err error) {
 	r := l.send
-	if taken > 0 { // unsignalled; the slot after them is kept for the marker
+	if taken > 0 && taken < n { // unsignalled; the slot after them is kept for the marker
 		r.unmarked = true
 		taken++
 	}

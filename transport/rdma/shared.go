@@ -178,7 +178,7 @@ func (ep *endpoint) overrun() error {
 // enlist has the poller know the endpoint by its QP number, and gives it its
 // share of receives.
 func (ep *endpoint) enlist() error {
-	s := ep.poller.shared
+	s := ep.poller.shared.Load()
 	s.turn.Lock()
 	s.owners[ep.qp.Num()] = ep
 	n := len(s.owners)
@@ -196,33 +196,26 @@ func (ep *endpoint) delist() {
 	if !ep.shares {
 		return
 	}
-	s := ep.poller.shared
+	s := ep.poller.shared.Load()
 	s.turn.Lock()
 	defer s.turn.Unlock()
 	delete(s.owners, ep.qp.Num())
 }
 
 // lastReceive waits until no completion of a shared receive comes for a QP in
-// ERR any more, and those that came were taken in: they have no generation.
+// ERR any more, and those that came were taken in: they have no generation. An event
+// that is late would be taken for one of the next life, so there is none.
 func (ep *endpoint) lastReceive(ctx context.Context) {
-	wait := time.NewTimer(lastReceiveTime)
-	defer wait.Stop()
+	ctx, cancel := context.WithTimeout(ctx, lastReceiveTime)
+	defer cancel()
 	select {
 	case <-ep.tookLast:
-	case <-wait.C:
 	case <-ctx.Done():
-	}
-	passed := make(chan struct{})
-	ep.poller.do(func() {
-		defer close(passed)
-		p := ep.poller
-		for range p.cq.Depth()/pollBatch + 1 { // all that was in the CQ before
-			if p.poll() < pollBatch {
-				return
-			}
+		if ep.dev.tellsLast.Load() {
+			ep.lives = maxLives
 		}
-	})
-	<-passed
+	}
+	ep.poller.empty()
 }
 
 // sharing says that endpoints of the device may share their slots.
@@ -243,9 +236,8 @@ func (p *poller) share() error {
 	if err != nil {
 		return err
 	}
-	p.turn.Lock()
-	defer p.turn.Unlock()
-	p.shared, p.sends = recvs, newSharedSends(d, limit/2)
+	p.sends = newSharedSends(d, limit/2)
+	p.shared.Store(recvs)
 	p.room -= limit + limit/2
 	return nil
 }

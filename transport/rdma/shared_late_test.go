@@ -24,7 +24,7 @@ func TestSharedLateFlush(t *testing.T) {
 	ep := d.links[0].(*link).ep
 	p := ep.poller
 	p.turn.Lock()
-	id := p.shared.all[sharing.SharedSlots-1].ID
+	id := p.shared.Load().all[sharing.SharedSlots-1].ID
 	p.turn.Unlock()
 	stale := fabrics[0].Stats().Stale
 	sim.Inject(p.cq, verbs.WC{ID: id, Status: verbs.WCWRFlushErr, QPNum: ep.qp.Num()})
@@ -72,6 +72,65 @@ func TestSharedAfterDestroy(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A device that tells of the last receive does so late: no QP begins a life with that
+// event to come, which would end its last wait at once.
+func TestSharedLateEvent(t *testing.T) {
+	checkLeaks(t)
+	synctest.Test(t, func(t *testing.T) {
+		_, ends := simEnds(t, simverbs.Config{Model: simverbs.Spec})
+		var late atomic.Bool
+		release := make(chan struct{})
+		ends[0].provider = &hooks{Provider: ends[0].provider, event: func() {
+			if late.Load() {
+				<-release
+			}
+		}}
+		cfg := sharing
+		cfg.Warm = 1
+		fabrics := [2]*Fabric{ends[0].fabric(t, cfg), ends[1].fabric(t, cfg)}
+		f := fabrics[0]
+		d := newDuo(t, fabrics, ends)
+		d.talk(t)
+		d.close()
+		require.EqualValues(t, 1, f.Stats().Recycled, "the event came in time")
+		d = newDuo(t, fabrics, ends)
+		late.Store(true)
+		d.close()
+		late.Store(false)
+		close(release)
+		synctest.Wait()
+		for ep := range deviceOf(f).endpoints {
+			require.Empty(t, ep.tookLast)
+		}
+		require.EqualValues(t, 1, f.Stats().Recycled)
+		closeAll(t, fabrics)
+	})
+}
+
+// A receive completes between two lives of its QP: the poller does not touch the
+// endpoint, which begins the next.
+func TestSharedBetweenLives(t *testing.T) {
+	checkLeaks(t)
+	synctest.Test(t, func(t *testing.T) {
+		_, ends := simEnds(t, simverbs.Config{Faults: simverbs.Faults{
+			OnCompletion: func(c simverbs.Completion, _ *rand.Rand) (fate simverbs.Fate) {
+				if c.Host == "a" && !c.Send {
+					fate.Delay = lastReceiveTime * 3 / 2
+				}
+				return fate
+			},
+		}})
+		ends[0].provider = &hooks{Provider: ends[0].provider, reset: func() { time.Sleep(lastReceiveTime) }}
+		fabrics := [2]*Fabric{ends[0].fabric(t, sharing), ends[1].fabric(t, sharing)}
+		d := newDuo(t, fabrics, ends)
+		require.NoError(t, send(d.links[1], 1, 8))
+		synctest.Wait()
+		d.close()
+		require.EqualValues(t, 1, fabrics[0].Stats().Stale)
+		closeAll(t, fabrics)
+	})
 }
 
 // A receive of a QP in ERR completes while the poller still knows the QP.

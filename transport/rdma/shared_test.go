@@ -191,8 +191,8 @@ func TestSharedGivesBack(t *testing.T) {
 		dev.mu.Lock()
 		defer dev.mu.Unlock()
 		owners := 0
-		if p.shared != nil {
-			owners = len(p.shared.owners)
+		if s := p.shared.Load(); s != nil {
+			owners = len(s.owners)
 		}
 		return [3]int{p.room, dev.dedicated, owners}
 	}
@@ -355,7 +355,7 @@ func TestSharedReceivesGrow(t *testing.T) {
 	require.NoError(t, fabrics[0].Usable(ends[0].addr))
 	require.Zero(t, fabrics[0].Stats().PinnedBytes, "none shares yet")
 	d := newDuo(t, fabrics, ends)
-	s := d.links[0].(*link).ep.poller.shared
+	s := d.links[0].(*link).ep.poller.shared.Load()
 	for _, step := range []struct{ sharers, slots int }{
 		{1, chunkSlots}, {chunkSharers, chunkSlots}, {chunkSharers + 1, 2 * chunkSlots},
 		{chunkSharers, 2 * chunkSlots}, {1 << 16, 2*chunkSlots + 10},

@@ -76,18 +76,19 @@ func complete(t *testing.T, fabrics [2]*Fabric) {
 	for _, f := range fabrics {
 		for _, d := range f.devices {
 			for _, p := range d.pollers {
-				if p.shared == nil {
+				shared := p.shared.Load()
+				if shared == nil {
 					continue
 				}
-				settles(t, p.shared.slots, func() int {
+				settles(t, shared.slots, func() int {
 					p.turn.Lock()
 					defer p.turn.Unlock()
-					return p.shared.outstanding
+					return shared.outstanding
 				}, "slots posted")
 				settles(t, p.sends.n, func() int { return freeSends(p.sends) }, "send slots free")
 				require.EqualValues(t, p.sends.n/2, p.sends.above.Load(), "of these, beyond half")
 				p.turn.Lock()
-				own := len(p.shared.owners)
+				own := len(shared.owners)
 				p.turn.Unlock()
 				d.mu.Lock()
 				require.LessOrEqual(t, own, len(d.endpoints))

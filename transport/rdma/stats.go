@@ -132,8 +132,8 @@ func (d *device) addTo(s *Stats) {
 		}
 	}
 	for _, p := range d.pollers {
-		if p.shared != nil {
-			shared := p.shared.chunks.pinned.Load() + p.sends.chunks.pinned.Load()
+		if recvs := p.shared.Load(); recvs != nil {
+			shared := recvs.chunks.pinned.Load() + p.sends.chunks.pinned.Load()
 			s.SharedBytes += shared
 			s.PinnedBytes += shared
 			s.Queueing += int(p.sends.waiting.Load())

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
+	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs/simverbs"
 )
 
 // fault is something that goes wrong at a time, and is over at another.
@@ -356,7 +357,7 @@ func drainHangs(d *draft) {
 // there are some.
 func callRefused(d *draft) {
 	verb := pick(d.r, "ibv_modify_qp INIT", "ibv_modify_qp RTR", "ibv_modify_qp RTS", "ibv_modify_qp ERR", "ibv_modify_qp RESET",
-		"ibv_create_qp", "ibv_reg_mr", "ibv_post_send", "ibv_post_recv", "ibv_query_port", "ibv_query_gid_table", "ibv_query_device",
+		"ibv_create_qp", "ibv_reg_mr", "ibv_post_send", simverbs.Doorbell, "ibv_post_recv", "ibv_query_port", "ibv_query_gid_table", "ibv_query_device",
 		"ibv_get_device_list", "ibv_open_device", "ibv_req_notify_cq", "ibv_create_cq", "ibv_alloc_pd", "ibv_create_comp_channel")
 	errno := pick(d.r, syscall.EIO, syscall.ENOMEM, syscall.EINVAL, syscall.EAGAIN, syscall.ETIMEDOUT)
 	times, kick := 1+d.r.IntN(2), chance(d.r, 0.7)

@@ -259,6 +259,10 @@ func (w *world) checkLeft(objects int, arenas int64) {
 	if n := w.rdma.Stats().Abandoned; n > w.lostDrains {
 		w.violate("%d QPs were given up before all of their work had completed, %d of them because it took too long", n, w.lostDrains)
 	}
+	// Where no fault kept completions, or made the QP stay what it was, each drain ends.
+	if w.lostDrains > 0 && !w.chaos.happened("wc-lost", "drain-hangs", "call-refused", "device-fatal", "server-killed", "pause") {
+		w.violate("%d QPs did not drain in time", w.lostDrains)
+	}
 	if w.rnr > 0 && !w.chaos.happened("tcp-garble", "rdma-stale", "rdma-again", "wc-error") {
 		w.violate("%d times a frame found no receive", w.rnr)
 	}

@@ -152,8 +152,9 @@ type QP interface {
 	Query() (QPAttr, error)
 
 	// PostSend posts wrs in order, in one crossing, and returns how many
-	// were taken; err belongs to wrs[n]. Inline sends may be reused on
-	// return, others when completed.
+	// were taken; err belongs to wrs[n], or with n == len(wrs) to the doorbell:
+	// all are in the queue, and the device need not know before the next post,
+	// or ERR. Inline sends may be reused on return, others when completed.
 	PostSend(wrs []SendWR) (n int, err error)
 
 	// PostRecv posts receives likewise. A QP that receives from an SRQ takes

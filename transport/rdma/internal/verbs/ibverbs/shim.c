@@ -121,7 +121,6 @@ static void fill_send(struct vb_send_wr *wr, struct vb_sge *sge, const struct vb
 	}
 }
 
-/* A driver that refuses a call as a whole leaves bad NULL, or clears it. */
 static struct vb_posted refused(int done, ptrdiff_t index, int rc)
 {
 	return (struct vb_posted){done + (int)index, errno_of(rc)};
@@ -146,8 +145,8 @@ struct vb_posted vb_post_send(struct vb_qp *qp, const struct vb_send_req *reqs, 
 		}
 		bad = NULL;
 		int rc = post(qp, wr, &bad);
-		if (rc)
-			return refused(done, bad ? bad - wr : 0, rc);
+		if (rc) /* rxe's clears bad when it has queued them all, and then the doorbell fails */
+			return refused(done, bad ? bad - wr : k, rc);
 		done += k;
 	}
 	return (struct vb_posted){done, 0};
@@ -175,7 +174,7 @@ static struct vb_posted post_recvs(struct vb_srq *srq, struct vb_qp *qp, const s
 		bad = NULL;
 		int rc = srq ? srq->context->ops.post_srq_recv(srq, wr, &bad)
 			     : qp->context->ops.post_recv(qp, wr, &bad);
-		if (rc)
+		if (rc) /* a driver that refuses a call as a whole leaves bad NULL, or clears it */
 			return refused(done, bad ? bad - wr : 0, rc);
 		done += k;
 	}

@@ -127,6 +127,15 @@ func (f *Fabric) FailCQs(hostName, device string) {
 	}
 }
 
+// BreakCQs makes each CQ that a device has now fail when it is polled.
+func (f *Fabric) BreakCQs(hostName, device string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, cq := range f.nic(hostName, device).cqs {
+		cq.broken.Store(true)
+	}
+}
+
 // FailSRQs puts each SRQ of a device into error and raises SRQ_ERR for it. As
 // on rxe, it takes receives from then on but gives none: peers are told RNR.
 func (f *Fabric) FailSRQs(hostName, device string) {

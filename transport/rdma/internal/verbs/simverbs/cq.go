@@ -19,8 +19,9 @@ type compQueue struct {
 	ch    *compChannel
 	depth int
 
-	count atomic.Int64 // entries in ring, so that an empty poll takes no lock
-	dead  atomic.Bool  // destroyed: late completions vanish
+	count  atomic.Int64 // entries in ring, so that an empty poll takes no lock
+	dead   atomic.Bool  // destroyed: late completions vanish
+	broken atomic.Bool  // it cannot be polled any more
 
 	mu      sync.Mutex
 	ring    []cqEntry // grows up to depth
@@ -74,6 +75,8 @@ func (cq *compQueue) Poll(wc []verbs.WC) (int, error) {
 	switch {
 	case cq.dead.Load():
 		return 0, &verbs.Error{Op: "ibv_poll_cq", Object: cq.name, Errno: syscall.EBADF, Hint: "it was destroyed before"}
+	case cq.broken.Load():
+		return 0, &verbs.Error{Op: "ibv_poll_cq", Object: cq.name, Errno: syscall.EIO, Hint: "planned fault"}
 	case cq.count.Load() == 0:
 		return 0, nil
 	}

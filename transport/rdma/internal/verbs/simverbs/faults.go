@@ -14,7 +14,7 @@ import (
 // under the fabric's lock: they must not call verbs or the fabric.
 //
 // Faults that come once, or at a moment of the test's choice, are methods of
-// Fabric: FailCall, Partition, SetPort, KillDevice, KillHost, Raise, Inject.
+// Fabric: FailCall, BreakCQs, Partition, SetPort, KillDevice, KillHost, Raise, Inject.
 type Faults struct {
 	Seed uint64 // 0: one is drawn; Fabric.Watch prints it
 
@@ -66,9 +66,13 @@ type Verdict struct {
 // Call is a verbs call about to be made.
 type Call struct {
 	Host string
-	Verb string // C name; "ibv_modify_qp RTR" with the state it asks for
+	Verb string // C name; "ibv_modify_qp RTR" with the state it asks for; Doorbell
 	N    int    // which call of that verb on that host, from 1
 }
+
+// Doorbell is the call by which ibv_post_send tells the device of what is in the
+// queue already. Where it fails, the next post or ERR does.
+const Doorbell = "ibv_post_send doorbell"
 
 // Completion is a completion about to be entered into a CQ.
 type Completion struct {

@@ -21,6 +21,9 @@ func (q *queuePair) PostSend(wrs []verbs.SendWR) (int, error) {
 			return i, &verbs.Error{Op: "ibv_post_send", Object: q.name, Errno: errno, Hint: hint}
 		}
 	}
+	if errno := f.plannedPost(q.dev, Doorbell); errno != 0 {
+		return len(wrs), &verbs.Error{Op: "ibv_post_send", Object: q.name, Errno: errno, Hint: "planned fault"}
+	}
 	q.carryOut()
 	return len(wrs), nil
 }

@@ -171,7 +171,7 @@ func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
 	n, errno := q.send.push(wrs)
 	if n > 0 {
 		if e := q.bell.ring(); e != 0 {
-			return 0, uobject.Failure(op, q.Name(), e)
+			return n, uobject.Failure(op, q.Name(), e)
 		}
 	}
 	if errno != 0 {

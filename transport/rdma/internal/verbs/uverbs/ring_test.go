@@ -56,6 +56,23 @@ func TestRingIsInItsMemory(t *testing.T) {
 	})
 }
 
+// What is in the ring when the doorbell fails was taken: the driver may find it there.
+func TestDoorbellFails(t *testing.T) {
+	bell, err := newDoorbell(-1)
+	require.NoError(t, err)
+	defer bell.close()
+	hang[postSendResp](bell, cmdPostSend, postSend{})
+	q := &qp{bell: bell}
+	q.send.ring = memRing(t, 8, 8, unsafe.Sizeof(sendWQE{}))
+	q.state.Store(uint32(verbs.RTS))
+	q.Born("QP", "QP of the test")
+	defer func() { require.NoError(t, q.End("ibv_destroy_qp", func() error { return nil })) }()
+	n, err := q.PostSend(make([]verbs.SendWR, 3))
+	require.ErrorIs(t, err, syscall.EBADF)
+	require.Equal(t, 3, n)
+	require.Equal(t, 4, int(q.send.ring.free(q.send.next)), "of seven")
+}
+
 // A send queue against a driver that takes some at a time: each work request
 // is there once, in order, and none is taken when the queue is full.
 func TestQueuesAreFIFO(t *testing.T) {
