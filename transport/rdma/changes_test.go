@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"context"
+	"net"
 	"net/netip"
 	"os/exec"
 	"strings"
@@ -114,6 +115,44 @@ func TestDeviceRevives(t *testing.T) {
 		require.NoError(t, err)
 		exchange(t, again)
 		closeAll(t, fabrics)
+	})
+}
+
+// listed is a provider that has a listing of devices wait for what a test does.
+type listed struct {
+	verbs.Provider
+	before func()
+}
+
+func (p listed) Devices() ([]string, error) {
+	p.before()
+	return p.Provider.Devices()
+}
+
+// The fabric closes while the lookout is about to open a device that broke: it
+// stays closed.
+func TestCloseDuringLook(t *testing.T) {
+	checkLeaks(t)
+	synctest.Test(t, func(t *testing.T) {
+		sim, ends := simEnds(t, simverbs.Config{})
+		var broke atomic.Bool
+		var f *Fabric
+		closed := make(chan error, 1)
+		f = NewOn(listed{ends[0].provider, func() {
+			if !broke.CompareAndSwap(true, false) {
+				return
+			}
+			go func() { closed <- f.Close() }()
+			synctest.Wait() // it is closed, and waits for the lookout
+		}}, eventsOnly())
+		require.NoError(t, f.Usable(ends[0].addr))
+		sim.Raise("a", "sim0", verbs.AsyncEvent{Type: verbs.EventDeviceFatal})
+		time.Sleep(settleTime / 2) // it is dropped, and not opened again yet
+		broke.Store(true)
+		require.NoError(t, <-closed)
+		require.False(t, sim.Opened("a", "sim0"))
+		_, err := f.ports()
+		require.ErrorIs(t, err, net.ErrClosed)
 	})
 }
 

@@ -209,8 +209,12 @@ func (f *Fabric) names() ([]string, error) {
 	return names, err
 }
 
-// open returns an open device, opened anew where it broke. f.mu is held.
+// open returns an open device, opened anew where it broke. f.mu is held. The
+// lookout and ports come here without a look at closed.
 func (f *Fabric) open(name string) (*device, error) {
+	if f.closed {
+		return nil, net.ErrClosed
+	}
 	if d := f.devices[name]; d != nil {
 		if d.broken() == nil {
 			return d, nil
