@@ -282,13 +282,18 @@ func (d *device) broken() error {
 }
 
 // fail ends all links because the device cannot be used any more, and has the
-// fabric close it. The first cause counts.
+// fabric close it. The first cause counts: unless the device was removed, as one
+// fault, however many links end by it.
 func (d *device) fail(why error) {
-	if !d.fault.CompareAndSwap(nil, &cause{err: why}) {
+	c := &cause{err: why}
+	if !d.fault.CompareAndSwap(nil, c) {
 		return
 	}
+	if ClassOf(why) != RemotePath {
+		d.fabric.breakers.fault(d.name, why)
+	}
 	for _, l := range d.links(0) {
-		l.fail(why, false)
+		l.end(c)
 	}
 	d.fabric.rouse()
 }

@@ -220,7 +220,7 @@ func (d *device) newRings(size int) (*rings, error) {
 // receive once its link is dead. It takes as long as the drain, and blocks.
 func (ep *endpoint) release(why string, reuse bool) {
 	began := time.Now()
-	if l := ep.link.Load(); l != nil {
+	if l := ep.link.Load(); l != nil && l.died.Load() != ep.dev.fault.Load() { // that is counted
 		ep.dev.fabric.breakers.note(ep.dev.name, l.dead())
 	}
 	limit := drainTime
