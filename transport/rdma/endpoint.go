@@ -312,6 +312,7 @@ func (ep *endpoint) detach() {
 // device had, once it has no QP for them, and those of callers when they do.
 func (ep *endpoint) destroy(drained, home bool) {
 	ep.detach()
+	ep.dev.unname(ep)
 	gone := ep.qp.Destroy() == nil
 	drained = drained && gone
 	if drained {
