@@ -198,6 +198,7 @@ func (q *queuePair) enterState(to verbs.QPState) {
 		q.attr = verbs.QPAttr{}
 	case verbs.Err:
 		q.enterErr()
+		q.flushOwn() // what was posted in ERR
 	case verbs.RTS:
 		if !q.in(verbs.RTS) {
 			q.attr.State = to
