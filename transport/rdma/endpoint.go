@@ -324,6 +324,8 @@ func (ep *endpoint) destroy(drained, home bool) {
 		ep.send.reclaim()
 		if home {
 			ep.unfurnish()
+		} else {
+			ep.send.homeLate(func() { ep.unfurnish() })
 		}
 	case ep.shares:
 	case drained && home && ep.unfurnish() == nil:
