@@ -106,7 +106,7 @@ func (b *breakers) check(device string) error {
 }
 
 // BreakerError says that a device is left alone because its links kept failing
-// by faults of one of the sides. It unwraps to the last of them.
+// by faults of one of the sides, or the device itself. It unwraps to the last of them.
 type BreakerError struct {
 	Device string
 	Left   time.Duration // until links are tried again

@@ -286,8 +286,8 @@ func (d *device) broken() error {
 }
 
 // fail ends all links because the device cannot be used any more, and has the
-// fabric close it. The first cause counts: unless the device was removed, as one
-// fault, however many links end by it.
+// fabric close it. The first cause counts. For the breaker it is one fault, however
+// many links end by it, unless the device was removed.
 func (d *device) fail(why error) {
 	c := &cause{err: why}
 	if !d.fault.CompareAndSwap(nil, c) {
