@@ -206,7 +206,7 @@ type LinkStats struct {
 	Completions                uint64 // RDMA: what those polls brought, of sends and of receives
 	RecvsPosted, RecvPosts     uint64 // RDMA: receives posted since the link began, unless they are shared, and the crossings that did
 	CreditStalls               uint64 // times that a sender had frames but no credit
-	Stale                      uint64 // frames and completions of another epoch or generation, dropped
+	Stale                      uint64 // frames of another epoch, dropped
 }
 
 // Carrier makes control links. Package tcp implements it.

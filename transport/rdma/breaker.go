@@ -75,9 +75,13 @@ func newBreakers() breakers {
 
 // note takes in why a link over a device ended.
 func (b *breakers) note(device string, err error) {
-	if ClassOf(err) != Fault {
-		return
+	if ClassOf(err) == Fault {
+		b.fault(device, err)
 	}
+}
+
+// fault takes in a fault of a device.
+func (b *breakers) fault(device string, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	d := b.byDevice[device]
@@ -85,9 +89,8 @@ func (b *breakers) note(device string, err error) {
 		d = &deviceBreaker{}
 		b.byDevice[device] = d
 	}
-	now := time.Since(b.start)
 	d.last = err
-	d.fault(now)
+	d.fault(time.Since(b.start))
 }
 
 // check returns a *BreakerError while links over a device are not to be made.
@@ -103,7 +106,7 @@ func (b *breakers) check(device string) error {
 }
 
 // BreakerError says that a device is left alone because its links kept failing
-// by faults of one of the sides. It unwraps to the last of them.
+// by faults of one of the sides, or the device itself. It unwraps to the last of them.
 type BreakerError struct {
 	Device string
 	Left   time.Duration // until links are tried again

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/verbena-rpc/verbena/transport"
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs"
 	"github.com/verbena-rpc/verbena/transport/rdma/internal/verbs/simverbs"
 )
@@ -66,6 +68,7 @@ func TestClassOf(t *testing.T) {
 		{event(verbs.EventQPAccessErr), Fault},
 		{event(verbs.EventQPFatal), Fault},
 		{event(verbs.EventCQErr), Fault},
+		{event(verbs.EventSRQErr), Fault},
 		{event(verbs.EventDeviceFatal), Fault},
 		{event(verbs.EventGIDChange), Unclassified},
 		{&RemovedError{"sim0"}, RemotePath},
@@ -208,4 +211,49 @@ func TestBreakerOpens(t *testing.T) {
 		require.Equal(t, 2*breakerPause, open.Left)
 		closeAll(t, fabrics)
 	})
+}
+
+// A device that breaks is one fault, whether it says so by an event or refuses what
+// all need, and however many links it had: they are made again at once, until it has
+// broken five times in 10 s.
+func TestBreakerCountsBreakages(t *testing.T) {
+	raise := func(typ verbs.EventType) func(*simverbs.Fabric, transport.Link) {
+		return func(sim *simverbs.Fabric, _ transport.Link) { sim.Raise("a", "sim0", verbs.AsyncEvent{Type: typ}) }
+	}
+	for name, breaks := range map[string]func(sim *simverbs.Fabric, peer transport.Link){
+		"CQ":           raise(verbs.EventCQErr),
+		"SRQ":          raise(verbs.EventSRQErr),
+		"device fatal": raise(verbs.EventDeviceFatal),
+		"SRQ is full": func(sim *simverbs.Fabric, peer transport.Link) {
+			sim.FailCall("a", "ibv_post_srq_recv", 1, syscall.ENOMEM)
+			_ = send(peer, 1, 8)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			checkLeaks(t)
+			synctest.Test(t, func(t *testing.T) {
+				sim, ends := simEnds(t, simverbs.Config{})
+				fabrics := [2]*Fabric{ends[0].fabric(t, sharing), ends[1].fabric(t, sharing)}
+				var why error
+				for range breakerFaults {
+					require.NoError(t, fabrics[0].Usable(ends[0].addr))
+					var duos []*duo
+					for range 2 * breakerFaults {
+						duos = append(duos, newDuo(t, fabrics, ends))
+					}
+					breaks(sim, duos[0].links[1])
+					for _, d := range duos {
+						why = ended(t, d.links[0], d.sinks[0])
+						d.close()
+					}
+					time.Sleep(breakerWindow / (2 * breakerFaults))
+				}
+				var open *BreakerError
+				require.ErrorAs(t, fabrics[0].Usable(ends[0].addr), &open)
+				require.ErrorIs(t, open, why)
+				require.NoError(t, fabrics[1].Usable(ends[1].addr))
+				closeAll(t, fabrics)
+			})
+		})
+	}
 }

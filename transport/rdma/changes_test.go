@@ -2,6 +2,8 @@ package rdma
 
 import (
 	"context"
+	"errors"
+	"net"
 	"net/netip"
 	"os/exec"
 	"strings"
@@ -114,6 +116,44 @@ func TestDeviceRevives(t *testing.T) {
 		require.NoError(t, err)
 		exchange(t, again)
 		closeAll(t, fabrics)
+	})
+}
+
+// listed is a provider that has a listing of devices wait for what a test does.
+type listed struct {
+	verbs.Provider
+	before func()
+}
+
+func (p listed) Devices() ([]string, error) {
+	p.before()
+	return p.Provider.Devices()
+}
+
+// The fabric closes while the lookout is about to open a device that broke: it
+// stays closed.
+func TestCloseDuringLook(t *testing.T) {
+	checkLeaks(t)
+	synctest.Test(t, func(t *testing.T) {
+		sim, ends := simEnds(t, simverbs.Config{})
+		var broke atomic.Bool
+		var f *Fabric
+		closed := make(chan error, 1)
+		f = NewOn(listed{ends[0].provider, func() {
+			if !broke.CompareAndSwap(true, false) {
+				return
+			}
+			go func() { closed <- f.Close() }()
+			synctest.Wait() // it is closed, and waits for the lookout
+		}}, eventsOnly())
+		require.NoError(t, f.Usable(ends[0].addr))
+		sim.Raise("a", "sim0", verbs.AsyncEvent{Type: verbs.EventDeviceFatal})
+		time.Sleep(settleTime / 2) // it is dropped, and not opened again yet
+		broke.Store(true)
+		require.NoError(t, <-closed)
+		require.False(t, sim.Opened("a", "sim0"))
+		_, err := f.ports()
+		require.ErrorIs(t, err, net.ErrClosed)
 	})
 }
 
@@ -270,6 +310,41 @@ func TestSpoiledInThePool(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 	})
+}
+
+// slowMR is deregistered when a test says so.
+type slowMR struct {
+	verbs.MR
+	begun, end chan struct{}
+}
+
+func (m slowMR) Deregister() error {
+	close(m.begun)
+	<-m.end
+	return m.MR.Deregister()
+}
+
+// The number of a QP that is destroyed is another's at once: what the device says of
+// it concerns that one, although the memory of the first is not released yet.
+func TestQPNumberRecurs(t *testing.T) {
+	checkLeaks(t)
+	sim, ends := simEnds(t, simverbs.Config{LowestQPN: true})
+	fabrics, links := pair(t, ends, small)
+	ep := links[0].ep
+	slow := slowMR{ep.rings.mr, make(chan struct{}), make(chan struct{})}
+	ep.rings.mr = slow
+	t.Cleanup(func() { close(slow.end) })
+	for _, l := range links {
+		l.fail(errors.New("no life follows"), false)
+	}
+	within(t, "the end of the QP", func() { <-slow.begun })
+	made, err := join(context.Background(), fabrics, ends)
+	require.NoError(t, err)
+	require.Equal(t, ep.qp.Num(), made[0].(*link).ep.qp.Num())
+	sim.Raise("a", "sim0", verbs.AsyncEvent{Type: verbs.EventQPFatal, QPNum: ep.qp.Num()})
+	within(t, "the end of the link", func() { <-made[0].Done() })
+	require.Nil(t, ep.spoiled.Load())
+	made[1].Close(nil)
 }
 
 func run(t testing.TB, command string) {

@@ -89,6 +89,7 @@ var eventClasses = map[verbs.EventType]Class{
 	verbs.EventQPAccessErr: Fault,
 	verbs.EventQPFatal:     Fault,
 	verbs.EventCQErr:       Fault,
+	verbs.EventSRQErr:      Fault,
 	verbs.EventDeviceFatal: Fault,
 }
 

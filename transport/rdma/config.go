@@ -80,7 +80,8 @@ type Config struct {
 	// Provider drives the devices. AutoProvider takes the fastest for each.
 	Provider Provider
 
-	// Port of the device, from 1. 0: the one that has such a GID.
+	// Port of the device, from 1. 0: the one that has such a GID. How many there
+	// are is the device's to say: Usable returns an error for one beyond.
 	Port uint8
 
 	// GIDIndex in the port's table. nil: the RoCE v2 GID of the local
@@ -134,8 +135,8 @@ type Config struct {
 	// CQ, 1 to 64; 0: 1. Links are spread over them.
 	Pollers int
 
-	// Warm is how many QPs of a device are kept ready in INIT, up to 1024; 0: 2,
-	// -1: none. Each has its memory pinned.
+	// Warm is how many QPs of each port in use are kept ready in INIT, up to 1024;
+	// 0: 2, -1: none. Each has its memory pinned.
 	Warm int
 
 	// RefillRate is how many QPs per second the background makes to fill the

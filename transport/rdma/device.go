@@ -46,6 +46,7 @@ type device struct {
 	pollers    []*poller
 	warm       map[uint8]*pool.Warm[*endpoint] // by port
 	endpoints  map[*endpoint]struct{}          // created and not yet destroyed
+	numbers    map[uint32]*endpoint            // of these, by QP number, which is another's once the QP is destroyed
 	gone       sync.Cond                       // an endpoint left endpoints
 	quarantine []*rings
 	dedicated  int // endpoints with slots of their own
@@ -63,7 +64,7 @@ func openDevice(f *Fabric, name string) (*device, error) {
 	}
 	d := &device{
 		fabric: f, name: name, cfg: f.cfg.withDefaults(&attr), ctx: ctx, attr: attr,
-		warm: map[uint8]*pool.Warm[*endpoint]{}, endpoints: map[*endpoint]struct{}{},
+		warm: map[uint8]*pool.Warm[*endpoint]{}, endpoints: map[*endpoint]struct{}{}, numbers: map[uint32]*endpoint{},
 	}
 	d.gone.L = &d.mu
 	d.events.Add(1)
@@ -233,6 +234,14 @@ func (d *device) add(ep *endpoint) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.endpoints[ep] = struct{}{}
+	d.numbers[ep.qp.Num()] = ep
+}
+
+// unname forgets the number of a QP that is about to be destroyed.
+func (d *device) unname(ep *endpoint) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.numbers, ep.qp.Num())
 }
 
 // remove forgets an endpoint whose QP is destroyed. lost is memory that must
@@ -264,12 +273,7 @@ func (d *device) links(port uint8) []*link {
 func (d *device) byNumber(qpn uint32) *endpoint {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for ep := range d.endpoints {
-		if ep.qp.Num() == qpn {
-			return ep
-		}
-	}
-	return nil
+	return d.numbers[qpn]
 }
 
 func (d *device) isClosed() bool {
@@ -287,13 +291,18 @@ func (d *device) broken() error {
 }
 
 // fail ends all links because the device cannot be used any more, and has the
-// fabric close it. The first cause counts. It never waits: pollers call it.
+// fabric close it. The first cause counts. For the breaker it is one fault, however
+// many links end by it, unless the device was removed. It never waits: pollers call it.
 func (d *device) fail(why error) {
-	if !d.fault.CompareAndSwap(nil, &cause{err: why}) {
+	c := &cause{err: why}
+	if !d.fault.CompareAndSwap(nil, c) {
 		return
 	}
+	if ClassOf(why) != RemotePath {
+		d.fabric.breakers.fault(d.name, why)
+	}
 	d.events.Go(func() {
-		d.endLinks(d.fault.Load())
+		d.endLinks(c)
 		d.fabric.rouse()
 	})
 }

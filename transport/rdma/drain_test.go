@@ -221,3 +221,34 @@ func TestDrainRefused(t *testing.T) {
 	require.NoError(t, ended(t, links[0], s))
 	require.Equal(t, 1, fabrics[0].Stats().Quarantined)
 }
+
+// Receives are posted again after the device took the QP to ERR and before a completion
+// said so. On rxe they complete because the drain takes the QP to ERR once more
+// (docs/rxe.md).
+func TestPostBeforeErrorIsKnown(t *testing.T) {
+	checkLeaks(t)
+	synctest.Test(t, func(t *testing.T) {
+		_, ends := simEnds(t, simverbs.Config{Faults: simverbs.Faults{
+			OnCompletion: func(c simverbs.Completion, _ *rand.Rand) (fate simverbs.Fate) {
+				if c.WC.Status == verbs.WCWRFlushErr {
+					fate.Delay = time.Millisecond
+				}
+				return fate
+			},
+		}})
+		fabrics, links := pair(t, ends, eventsOnly())
+		l, s := links[0], newSink()
+		l.Start(s)
+		l.ep.poller.sync()
+		l.ep.poller.do(func() {
+			require.NoError(t, send(links[1], 1, 8))
+			require.NoError(t, l.ep.qp.Modify(&verbs.QPAttr{State: verbs.Err}, verbs.AttrState))
+			l.ep.poller.poll()
+			require.EqualValues(t, 1, l.stats.recvsPosted.Load())
+		})
+		require.Error(t, ended(t, l, s))
+		require.Zero(t, fabrics[0].Stats().LostDrains)
+		links[1].Close(nil)
+		closeAll(t, fabrics)
+	})
+}

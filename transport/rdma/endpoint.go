@@ -220,7 +220,7 @@ func (d *device) newRings(size int) (*rings, error) {
 // receive once its link is dead. It takes as long as the drain, and blocks.
 func (ep *endpoint) release(why string, reuse bool) {
 	began := time.Now()
-	if l := ep.link.Load(); l != nil {
+	if l := ep.link.Load(); l != nil && l.died.Load() != ep.dev.fault.Load() { // that is counted
 		ep.dev.fabric.breakers.note(ep.dev.name, l.dead())
 	}
 	limit := drainTime
@@ -313,6 +313,7 @@ func (ep *endpoint) detach() {
 // are shared, those of callers when they give them back.
 func (ep *endpoint) destroy(drained, home bool) {
 	ep.detach()
+	ep.dev.unname(ep)
 	gone := ep.qp.Destroy() == nil
 	if gone && !drained {
 		ep.poller.empty()
@@ -326,6 +327,8 @@ func (ep *endpoint) destroy(drained, home bool) {
 		ep.send.reclaim()
 		if home {
 			ep.unfurnish()
+		} else {
+			ep.send.homeLate(func() { ep.unfurnish() })
 		}
 	case ep.shares:
 	case gone && drained && home && ep.unfurnish() == nil:

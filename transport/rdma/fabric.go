@@ -2,10 +2,11 @@
 // implements transport.Fabric, transport.Half and transport.Link.
 //
 // docs/rdma-link.md shows what belongs to what, the life of a link and the way
-// of a frame. The files follow it: fabric and device hold what is shared,
-// endpoint is one QP with its memory, half connects it, link with send and
-// recv carries frames, poller takes completions, teardown ends a link. What
-// can be wrong without a device is in pure cores: pace, gid, and the packages
+// of a frame. The files follow it: fabric and device hold what is shared, changes
+// looks after devices that come and go; endpoint is one QP with its memory, shared
+// and sharedsend what those without have in common; half connects it, link ends it,
+// with send and recv it carries frames; poller takes completions. What
+// can be wrong without a device is in pure cores: pace, gid, breaker, and the packages
 // internal/ring, internal/credit, internal/wrid, internal/qpstate.
 package rdma
 
@@ -209,8 +210,12 @@ func (f *Fabric) names() ([]string, error) {
 	return names, err
 }
 
-// open returns an open device, opened anew where it broke. f.mu is held.
+// open returns an open device, opened anew where it broke. f.mu is held. The
+// lookout and ports come here without a look at closed.
 func (f *Fabric) open(name string) (*device, error) {
+	if f.closed {
+		return nil, net.ErrClosed
+	}
 	if d := f.devices[name]; d != nil {
 		if d.broken() == nil {
 			return d, nil

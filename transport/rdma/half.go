@@ -16,8 +16,9 @@ import (
 	"github.com/verbena-rpc/verbena/transport/wire"
 )
 
-// maxRdAtomic is how many READs of the peer a QP serves at once, where the
-// device can: what one-sided transfers need to fill a path.
+// maxRdAtomic is how many READs of the peer a QP serves at once, and how many of its
+// own it has outstanding, where the devices can: what one-sided transfers need to fill
+// a path.
 const maxRdAtomic = 16
 
 // half is an endpoint in INIT on its way to a peer. One goroutine uses it.
@@ -179,7 +180,11 @@ func (h *half) path(l *link, peer *wire.QP) qpstate.Path {
 }
 
 func (h *half) timing(peer *wire.QP) qpstate.Timing {
-	t := qpstate.Timing{SQPSN: h.offer.PSN, MaxRdAtomic: min(h.offer.MaxRdAtomic, peer.MaxRdAtomic)}
+	own := h.ep.dev.attr.MaxQPInitRdAtomic
+	if own == 0 { // unknown
+		own = h.ep.dev.attr.MaxQPRdAtomic
+	}
+	t := qpstate.Timing{SQPSN: h.offer.PSN, MaxRdAtomic: uint8(min(maxRdAtomic, own, int(peer.MaxRdAtomic)))}
 	if p := h.ep.send.probe.path; p != nil {
 		t.Timeout, t.RetryCnt = p.next()
 	}

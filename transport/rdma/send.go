@@ -102,13 +102,15 @@ func (l *link) draft(slot uint32, h wire.Header) {
 	}
 }
 
-// gaveBack tells a teardown under way that a slot may have come back.
+// gaveBack tells a teardown under way that a slot may have come back. One that is over
+// does not hear it: the slot is taken here.
 func (l *link) gaveBack() {
 	if l.dead() != nil {
 		select {
 		case l.send.returned <- struct{}{}:
 		default:
 		}
+		l.send.collectLate()
 	}
 }
 

@@ -58,6 +58,10 @@ type sendRing struct {
 
 	probe    probe
 	unmarked bool // the last sends posted are not signalled; the marker behind them is not posted yet
+
+	late  sync.Mutex // guards what follows
+	homed int        // slots that are the ring's alone and were collected; home's, until it ends
+	leave func()     // of homeLate
 }
 
 // sendSlot is room for a frame, and what is known of the frame in it.
@@ -225,9 +229,9 @@ func (r *sendRing) complete(position uint32) bool {
 // them any more.
 func (r *sendRing) home(ctx context.Context) bool {
 	kept := int(r.posted.Load() - r.completed.Load())
-	for n := 0; ; {
-		n += r.collect()
-		away := r.slots - n
+	for {
+		r.homed += r.collect()
+		away := r.slots - r.homed
 		if r.share != nil {
 			r.share.of.serve()
 			away += int(r.share.held.Load())
@@ -240,6 +244,31 @@ func (r *sendRing) home(ctx context.Context) bool {
 		case <-ctx.Done():
 			return false
 		}
+	}
+}
+
+// homeLate goes on where home ended without all slots, once the QP is destroyed: those
+// that are shared are given back as they come, and leave is called when all of the
+// others are there.
+func (r *sendRing) homeLate(leave func()) {
+	r.late.Lock()
+	r.leave = leave
+	r.late.Unlock()
+	r.collectLate()
+}
+
+// collectLate takes what came, if nobody waits for it any more.
+func (r *sendRing) collectLate() {
+	r.late.Lock()
+	defer r.late.Unlock()
+	if r.leave == nil {
+		return
+	}
+	r.homed += r.collect()
+	r.share.of.serve()
+	if r.homed == r.slots {
+		r.leave()
+		r.leave = func() {}
 	}
 }
 

@@ -171,6 +171,29 @@ func TestPathMTUIsTheSmaller(t *testing.T) {
 	exchange(t, [2]transport.Link{links[0], links[1]})
 }
 
+// A QP has no more READs outstanding than its own device and the peer's can, nor is it
+// asked for more than its device serves: they may differ.
+func TestRdAtomicLimits(t *testing.T) {
+	for _, c := range []struct {
+		own, peer           verbs.DeviceAttr
+		outstanding, served uint8 // of the first
+	}{
+		{verbs.DeviceAttr{}, verbs.DeviceAttr{}, 16, 16},
+		{verbs.DeviceAttr{MaxQPInitRdAtomic: 4}, verbs.DeviceAttr{}, 4, 16},
+		{verbs.DeviceAttr{MaxQPRdAtomic: 4}, verbs.DeviceAttr{}, 16, 4},
+		{verbs.DeviceAttr{}, verbs.DeviceAttr{MaxQPRdAtomic: 4}, 4, 16},
+	} {
+		checkLeaks(t)
+		_, ends := simEnds(t, simverbs.Config{Hosts: []simverbs.Host{
+			{Name: "a", Devices: []simverbs.Device{{Attr: c.own}}}, {Name: "b", Devices: []simverbs.Device{{Attr: c.peer}}},
+		}})
+		_, links := pair(t, ends, small)
+		attr, err := links[0].ep.qp.Query()
+		require.NoError(t, err)
+		require.Equal(t, []uint8{c.outstanding, c.served}, []uint8{attr.MaxRdAtomic, attr.MaxDestRdAtom}, "%+v", c)
+	}
+}
+
 // A peer that offers nonsense is refused before the device sees it.
 func TestBadOffers(t *testing.T) {
 	checkLeaks(t)

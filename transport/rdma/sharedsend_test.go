@@ -135,6 +135,9 @@ func TestSharedSendsPassOn(t *testing.T) {
 func TestSharedSlotKept(t *testing.T) {
 	for _, returned := range []bool{true, false} {
 		t.Run(fmt.Sprintf("returned=%v", returned), func(t *testing.T) {
+			if returned {
+				checkLeaks(t) // its memory is not kept
+			}
 			synctest.Test(t, func(t *testing.T) {
 				_, ends := simEnds(t, simverbs.Config{})
 				fabrics := [2]*Fabric{ends[0].fabric(t, scarce()), ends[1].fabric(t, sharing)}
@@ -157,7 +160,47 @@ func TestSharedSlotKept(t *testing.T) {
 				}
 				next.close()
 				closeAll(t, fabrics)
-				fill(slot.Payload, 1) // its memory is there
+				if !returned {
+					fill(slot.Payload, 1) // its memory is there
+				}
+			})
+		})
+	}
+}
+
+// Callers stand still in Commit, after the look whether the link is alive, for as long
+// as a drain may take, or longer: their slots are another's all the same.
+func TestSharedSlotsCommittedLate(t *testing.T) {
+	for _, late := range []time.Duration{drainTime, 2 * drainTime} {
+		t.Run(late.String(), func(t *testing.T) {
+			checkLeaks(t)
+			synctest.Test(t, func(t *testing.T) {
+				_, ends := simEnds(t, simverbs.Config{})
+				fabrics := [2]*Fabric{ends[0].fabric(t, scarce()), ends[1].fabric(t, sharing)}
+				d, next := newDuo(t, fabrics, ends), newDuo(t, fabrics, ends)
+				l := d.links[0].(*link)
+				var callers sync.WaitGroup
+				for class, h := range map[transport.Class]wire.Header{
+					transport.Small:   {Kind: wire.Call, Lane: transport.LaneID},
+					transport.Control: {Kind: wire.Ping},
+				} {
+					for range 2 {
+						slot, err := l.Reserve(context.Background(), class, 8)
+						require.NoError(t, err)
+						callers.Go(func() {
+							time.Sleep(late)
+							l.draft(uint32(slot.Token), h)
+							l.send.published.Push(uint32(slot.Token))
+							l.gaveBack()
+						})
+					}
+				}
+				d.close()
+				callers.Wait()
+				next.talk(t)
+				complete(t, fabrics)
+				next.close()
+				closeAll(t, fabrics)
 			})
 		})
 	}

@@ -39,7 +39,8 @@ type Model uint8
 //	receive too small          sender 11, receiver 2   sender 9, receiver 1
 //	bad lkey of a send         status 2                status 4
 //	bad rkey of a WRITE        status 10, then 5 again status 10
-//	receive posted in ERR      no completion           flushed
+//	receive posted in ERR      flushed when it is      flushed
+//	                           taken to ERR again
 //	send with the port down    status 2 at once        retries, status 12
 //	local send error, UC, UD   ERR                     SQE
 //	send slot is free again    when completed          when its or a later

@@ -144,8 +144,8 @@ func (q *queuePair) checkValues(attr *verbs.QPAttr, mask verbs.AttrMask) (syscal
 	switch {
 	case mask&verbs.AttrPKeyIndex != 0 && attr.PKeyIndex != 0:
 		return syscall.EINVAL, fmt.Sprintf("P_Key index %d, the table has 1 entry", attr.PKeyIndex)
-	case mask&verbs.AttrMaxRdAtomic != 0 && int(attr.MaxRdAtomic) > n.attr.MaxQPRdAtomic:
-		return syscall.EINVAL, fmt.Sprintf("max_rd_atomic %d, the device allows %d", attr.MaxRdAtomic, n.attr.MaxQPRdAtomic)
+	case mask&verbs.AttrMaxRdAtomic != 0 && int(attr.MaxRdAtomic) > n.attr.MaxQPInitRdAtomic:
+		return syscall.EINVAL, fmt.Sprintf("max_rd_atomic %d, the device allows %d", attr.MaxRdAtomic, n.attr.MaxQPInitRdAtomic)
 	case mask&verbs.AttrTimeout != 0 && attr.Timeout > 31, mask&verbs.AttrMinRNRTimer != 0 && attr.MinRNRTimer > 31:
 		return syscall.EINVAL, "a timer code has 5 bits"
 	case mask&verbs.AttrRetryCnt != 0 && attr.RetryCnt > 7, mask&verbs.AttrRNRRetry != 0 && attr.RNRRetry > 7:
@@ -198,6 +198,7 @@ func (q *queuePair) enterState(to verbs.QPState) {
 		q.attr = verbs.QPAttr{}
 	case verbs.Err:
 		q.enterErr()
+		q.flushOwn() // what was posted in ERR
 	case verbs.RTS:
 		if !q.in(verbs.RTS) {
 			q.attr.State = to

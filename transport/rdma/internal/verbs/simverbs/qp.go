@@ -235,11 +235,15 @@ func (q *queuePair) enterErr() {
 
 // flushRecvs flushes the QP's own receives. Those of an SRQ stay for others.
 func (q *queuePair) flushRecvs() {
-	for !q.rq.empty() {
-		q.completeRecv(verbs.WC{ID: q.rq.pop(), Status: verbs.WCWRFlushErr})
-	}
+	q.flushOwn()
 	if q.srq != nil && q.dev.f.cfg.Model == Spec {
 		q.dev.events.push(verbs.AsyncEvent{Type: verbs.EventQPLastWQEReached, QPNum: q.num})
+	}
+}
+
+func (q *queuePair) flushOwn() {
+	for !q.rq.empty() {
+		q.completeRecv(verbs.WC{ID: q.rq.pop(), Status: verbs.WCWRFlushErr})
 	}
 }
 

@@ -34,7 +34,7 @@ type Rig struct {
 // known for. Each holds the reason, where it was seen, or "" if the device
 // follows the specification. With a reason the suite accepts both.
 type Quirks struct {
-	RecvInErrSilent    string // a receive posted in ERR gives no completion
+	RecvInErrSilent    string // a receive posted in ERR gives no completion, unless the QP is taken to ERR again
 	ShortRecvIsOpErr   string // receive too small: sender 11, receiver 2, not 9 and 1
 	BadLKeyIsOpErr     string // send with a bad lkey: status 2, not 4
 	WriteErrorTwice    string // a WRITE refused by the peer completes with 10 and again with 5
@@ -47,7 +47,7 @@ type Quirks struct {
 
 // RXE are the quirks of rdma_rxe in Linux 6.1, and of simverbs' model of it.
 var RXE = Quirks{
-	RecvInErrSilent:    "rxe_post_recv queues it and nobody flushes it",
+	RecvInErrSilent:    "the library queues it, and the device does not look there until a transition to ERR",
 	ShortRecvIsOpErr:   "copy_data fails and rxe calls that a malformed WQE",
 	BadLKeyIsOpErr:     "rxe_requester knows one local error",
 	WriteErrorTwice:    "the WQE is still in the queue when it is flushed",
