@@ -56,7 +56,7 @@ func (s *Session) keepAlive() {
 		if s.lane.in.unsaid() {
 			s.post(p, ownFrame{kind: wire.Ack}) // so that an idle peer keeps nothing
 		}
-		switch still := s.lane.out.stillTicks(); {
+		switch still := s.lane.out.stillTicks(p.moves); {
 		case still > ticks:
 			p.link.Close(errStuck)
 		case still > 1: // the peer's own ticks may be longer: with PONG it says what it owes
@@ -72,8 +72,8 @@ func (s *Session) listen(p *path) {
 			return
 		}
 	}
-	if heard := p.heard.Load(); heard != p.counted {
-		p.counted, p.silent = heard, 0
+	if p.lives() {
+		p.silent = 0
 		return
 	}
 	if p.silent++; p.silent >= ticks {

@@ -351,13 +351,14 @@ func (o *outgoing) idle() bool {
 }
 
 // stillTicks is for how many ticks frames are kept of which the peer has taken in
-// none, as far as it said. It is called once in a tick. A lane that sent nothing since the last gives its
+// none, as far as it said, nor anything of what their link sends: then that moves.
+// It is called once in a tick. A lane that sent nothing since the last gives its
 // memory back: after a burst that can be a megabyte, and there are thousands of
 // lanes.
-func (o *outgoing) stillTicks() int {
+func (o *outgoing) stillTicks(moves bool) int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.sent.acked != o.seen || o.sent.len() == 0 {
+	if o.sent.acked != o.seen || o.sent.len() == 0 || moves {
 		if o.sent.acked == o.seen {
 			o.sent.shed()
 		}

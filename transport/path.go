@@ -32,8 +32,11 @@ type path struct {
 	sending  bool       // a goroutine sends them
 	entering bool       // MOVE waits for room
 	waits    int        // ticks since MOVE was asked for
-	counted  uint32     // of heard, at the last tick
-	silent   int        // ticks since something came
+	life     uint64     // signs of it, at the last tick
+	went     uint64     // bytes that the peer's system had, at the last tick
+	moves    bool       // these became more in that
+	silent   int        // ticks since the last sign of life
+	awaited  bool       // of a doubted link; a timer looks for one
 	left     bool       // the peer knows that the link is over
 	since    time.Time  // when it was there, or could carry the lane
 }
@@ -49,6 +52,28 @@ func newPath(s *Session, link Link, epoch uint64) *path {
 }
 
 func (p *path) fast() bool { return p.epoch != 0 }
+
+// ackedBytes is how many bytes the peer's system has; 0 where nobody knows.
+func (p *path) ackedBytes() uint64 {
+	if a, ok := p.link.(Acker); ok {
+		return a.Acked()
+	}
+	return 0
+}
+
+// lives looks for signs of life since the last tick: frames, and where these take
+// long, bytes that have come, or went to the peer. Callers hold Session.mu.
+func (p *path) lives() bool {
+	acked := uint64(0)
+	if !p.s.lane.out.idle() {
+		acked = p.ackedBytes()
+	}
+	life := uint64(p.heard.Load()) + p.link.Info().Stats.BytesReceived + acked
+	lives := life != p.life
+	p.moves = acked != p.went
+	p.life, p.went = life, acked
+	return lives
+}
 
 // Land implements Receiver.
 func (p *path) Land(h *wire.Header) ([]byte, error) {

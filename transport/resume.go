@@ -69,15 +69,32 @@ func (s *Session) doubt() {
 	if !s.client || p == nil {
 		return
 	}
-	heard := p.heard.Load()
+	heard, acked := p.heard.Load(), p.ackedBytes()
 	s.post(p, ownFrame{wire.Ping, nil})
+	if !p.awaited {
+		p.awaited = true
+		s.awaitLife(p, heard, acked)
+	}
+}
+
+// awaitLife looks for a sign of life of a control link, which had heard so many frames,
+// and so many of whose bytes the peer has: if these become more, the sign may have to
+// wait for them. Callers hold mu.
+func (s *Session) awaitLife(p *path, heard uint32, acked uint64) {
 	time.AfterFunc(min(probeTime, s.cfg.Keepalive), func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if s.control == p && p.heard.Load() == heard {
-			s.doubted, s.heard = p, heard
-			s.startRedial(0)
+		p.awaited = false
+		if s.err != nil || s.control != p || p.heard.Load() != heard {
+			return
 		}
+		if now := p.ackedBytes(); now != acked {
+			p.awaited = true
+			s.awaitLife(p, heard, now)
+			return
+		}
+		s.doubted, s.heard = p, heard
+		s.startRedial(0)
 	})
 }
 

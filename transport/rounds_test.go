@@ -29,7 +29,7 @@ func TestRounds(t *testing.T) {
 		all := make([]*Session, count)
 		for i := range all {
 			s := &Session{network: n, cfg: Config{Keepalive: ticks * tick}}
-			s.control = &path{s: s}
+			s.control = &path{s: s, link: noLink{}}
 			all[i] = s
 			n.rounds.add(s, s.tickTime())
 		}
@@ -40,7 +40,7 @@ func TestRounds(t *testing.T) {
 				for _, s := range sessions {
 					s.mu.Lock()
 					s.control.heard.Store(1)
-					s.control.counted = 0
+					s.control.life = 0
 					s.mu.Unlock()
 				}
 				time.Sleep(time.Millisecond)
@@ -104,7 +104,7 @@ func TestFewRounds(t *testing.T) {
 		all := make([]*Session, few)
 		enter := func(i int) {
 			all[i] = &Session{network: n, cfg: Config{Keepalive: ticks * time.Second}}
-			all[i].control = &path{s: all[i]}
+			all[i].control = &path{s: all[i], link: noLink{}}
 			all[i].control.heard.Store(1)
 			n.rounds.add(all[i], time.Second)
 		}
@@ -129,11 +129,16 @@ func TestFewRounds(t *testing.T) {
 	})
 }
 
+// noLink has carried nothing.
+type noLink struct{ Link }
+
+func (noLink) Info() LinkInfo { return LinkInfo{} }
+
 // lookedAt says that keepAlive has seen what the path has heard.
 func lookedAt(s *Session) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.control.counted != 0
+	return s.control.life != 0
 }
 
 // TestRoundsMissed: sessions whose beats were missed are looked at at once, each
@@ -144,7 +149,7 @@ func TestRoundsMissed(t *testing.T) {
 		all := make([]*Session, 3*beats)
 		for i := range all {
 			all[i] = &Session{network: n, cfg: Config{Keepalive: ticks * time.Second}}
-			all[i].control = &path{s: all[i]}
+			all[i].control = &path{s: all[i], link: noLink{}}
 			all[i].control.heard.Store(1)
 			n.rounds.add(all[i], time.Second)
 		}
@@ -153,7 +158,7 @@ func TestRoundsMissed(t *testing.T) {
 		n.rounds.mu.Unlock()
 		n.rounds.look()
 		for i, s := range all {
-			require.EqualValues(t, 1, s.control.counted, i)
+			require.EqualValues(t, 1, s.control.life, i)
 			n.rounds.remove(s)
 		}
 	})

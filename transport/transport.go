@@ -136,6 +136,14 @@ type Rouser interface {
 	Rouse()
 }
 
+// Acker is a Link of which frames may take longer than a peer should be silent, and
+// which knows before that they are on their way.
+type Acker interface {
+	// Acked is how many bytes of what was sent the peer's system has said that it
+	// has; 0 if nobody knows.
+	Acked() uint64
+}
+
 // Referrer is a Link that can send a payload from the memory where it is.
 type Referrer interface {
 	// Refer is Reserve of a frame whose payload is already there: n bytes of

@@ -112,6 +112,14 @@ func (l *link) Info() transport.LinkInfo {
 	}
 }
 
+// Acked implements transport.Acker. It is 0 elsewhere than on Linux.
+func (l *link) Acked() uint64 {
+	if l.raw == nil {
+		return 0
+	}
+	return l.raw.acked()
+}
+
 // Start implements transport.Link.
 func (l *link) Start(r transport.Receiver) {
 	l.mu.Lock()

@@ -134,6 +134,17 @@ func (w *rawWriter) write(o *outgoing, block bool) (int64, error) {
 	return int64(w.n), nil
 }
 
+// acked is how many bytes the peer's system has acknowledged (tcpi_bytes_acked, RFC 4898).
+// Any goroutine may call it.
+func (w *rawWriter) acked() (n uint64) {
+	_ = w.conn.Control(func(fd uintptr) { // an error: it is closed
+		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+			n = info.Bytes_acked
+		}
+	})
+	return n
+}
+
 func (w *rawWriter) send(fd uintptr) {
 	if len(w.vector) == 1 {
 		w.n, w.errno = transfer(unix.SYS_SENDTO, fd, unsafe.Pointer(w.vector[0].Base), int(w.vector[0].Len), flags)

@@ -99,3 +99,19 @@ func TestTransferNeverWaits(t *testing.T) {
 		require.True(t, rescue.Stop())
 	}
 }
+
+// What the peer's system has acknowledged is known, and no more than was sent.
+func TestAcked(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	conn, err := net.Dial("tcp", l.Addr().String())
+	require.NoError(t, err)
+	w := newRawWriter(conn)
+	before := w.acked()
+	n, err := conn.Write(make([]byte, 1000))
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return w.acked() == before+uint64(n) }, 10*time.Second, time.Millisecond)
+	require.NoError(t, conn.Close())
+	require.Zero(t, w.acked())
+}

@@ -15,6 +15,8 @@ type rawWriter struct{}
 
 func newRawWriter(net.Conn) *rawWriter { return nil }
 
+func (*rawWriter) acked() uint64 { return 0 }
+
 func (*rawWriter) write(*outgoing, bool) (int64, error) { return 0, errWouldBlock }
 
 // rawReader exists on Linux alone.
