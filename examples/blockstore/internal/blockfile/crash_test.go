@@ -153,6 +153,22 @@ func TestFailedCommitDoesNotComeBack(t *testing.T) {
 	require.Equal(t, "old", string(got))
 }
 
+// Open truncates anew: a sync that failed may have kept the last truncation
+// from the disk, though the file is shown without its end.
+func TestOpenTruncates(t *testing.T) {
+	var failed batch
+	failed.add(record{kind: putRecord, id: 1, length: 3, sum: xxhash.Sum64String("new")}, []byte("new"))
+	d := &crashDisk{cache: emptyFile(), stable: append(emptyFile(), failed.bytes...)}
+	for range 2 {
+		f, err := open("disk", d, Limits{})
+		require.NoError(t, err)
+		_, err = f.Get(1)
+		require.ErrorIs(t, err, ErrNotFound)
+		require.Empty(t, d.pending)
+		d.crash()
+	}
+}
+
 // Whatever writes and syncs fail, and wherever the machine or the process
 // stops, a block is in the version that was acknowledged or read last, or in
 // one that was tried after it.
