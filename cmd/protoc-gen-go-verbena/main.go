@@ -3,10 +3,11 @@
 //
 //	protoc --go_out=. --go-verbena_out=. --go_opt=paths=source_relative --go-verbena_opt=paths=source_relative echo.proto
 //
-// For each file with services it writes one file, echo_verbena.pb.go. A
-// method with idempotency_level NO_SIDE_EFFECTS or IDEMPOTENT may be executed
+// For each file with services it writes one file, echo_verbena.pb.go. There a
+// method Say of a service Echo is Echo_Say_Method, for rpc.Call. A method with idempotency_level NO_SIDE_EFFECTS or IDEMPOTENT may be executed
 // more than once by the runtime, any other never is. Streaming methods are
-// refused: better no stubs than stubs that lack a method.
+// refused: better no stubs than stubs that lack a method. So is what would make
+// two things of one name in Go; the error says which.
 //
 // The messages of such a file get methods by which codec.Proto encodes and
 // decodes them without reflection, small ones several times as fast, and with
@@ -45,6 +46,9 @@ func generate(plugin *protogen.Plugin) error {
 	plugin.SupportedFeatures = uint64(pluginpb.CodeGeneratorResponse_FEATURE_PROTO3_OPTIONAL | pluginpb.CodeGeneratorResponse_FEATURE_SUPPORTS_EDITIONS)
 	plugin.SupportedEditionsMinimum = descriptorpb.Edition_EDITION_PROTO2
 	plugin.SupportedEditionsMaximum = descriptorpb.Edition_EDITION_2023
+	if err := checkNames(plugin.Files); err != nil {
+		return err
+	}
 	for _, file := range plugin.Files {
 		if !file.Generate || len(file.Services) == 0 {
 			continue

@@ -48,9 +48,10 @@ func runOn(t *testing.T, files []*descriptorpb.FileDescriptorProto, file string,
 // The output is what is committed, which compiles, or this test would not.
 func TestGolden(t *testing.T) {
 	for file, dir := range map[string]string{
-		"testpb": "internal/testpb",
-		"plain":  "../../codec/internal/testpb",
-		"legacy": "../../codec/internal/testpb",
+		"testpb":    "internal/testpb",
+		"oddpb/odd": "internal/testpb",
+		"plain":     "../../codec/internal/testpb",
+		"legacy":    "../../codec/internal/testpb",
 	} {
 		resp, err := run(t, file+".proto")
 		require.NoError(t, err)
@@ -125,11 +126,70 @@ func TestStreamsAreRefused(t *testing.T) {
 	require.Empty(t, resp.File)
 }
 
+// What would be two things of one name in Go is refused: broken stubs would not
+// say what to rename.
+func TestTakenNames(t *testing.T) {
+	method := func(name string) string {
+		return `method { name: "` + name + `" input_type: ".p.M" output_type: ".p.M" }`
+	}
+	volume := `service { name: "Volume" ` + method("Attach") + ` }`
+	for _, c := range []struct{ file, by, name, of string }{
+		{`service { name: "A" ` + method("B_C") + ` } service { name: "A_B" ` + method("C") + ` }`,
+			"p.A_B.C", "A_B_C_Method", "p.A.B_C of p.proto"},
+		{`service { name: "S" ` + method("Get") + method("get") + ` }`, "p.S.get", "S_Get_Method", "p.S.Get of p.proto"},
+		{`service { name: "Store" } service { name: "store" }`, "p.store", "StoreClient", "p.Store of p.proto"},
+		{`service { name: "NewStore" } service { name: "Store" }`, "p.Store", "NewStoreClient", "p.NewStore of p.proto"},
+		{volume + ` message_type { name: "Volume_Attach_Method" }`,
+			"p.Volume.Attach", "Volume_Attach_Method", "p.Volume_Attach_Method of p.proto"},
+		{volume + ` message_type { name: "volume" nested_type { name: "Attach_Method" } }`,
+			"p.Volume.Attach", "Volume_Attach_Method", "p.volume.Attach_Method of p.proto"},
+		{volume + ` message_type { name: "volume" oneof_decl { name: "one" }
+			field { name: "Attach_Method" number: 1 label: LABEL_OPTIONAL type: TYPE_INT32 oneof_index: 0 } }`,
+			"p.Volume.Attach", "Volume_Attach_Method", "p.volume.Attach_Method of p.proto"},
+		{volume + ` enum_type { name: "VolumeServer" value { name: "ZERO" number: 0 } }`,
+			"p.Volume", "VolumeServer", "p.VolumeServer of p.proto"},
+		{volume + ` message_type { name: "volume" enum_type { name: "E" value { name: "ServiceDesc" number: 0 } } }`,
+			"p.Volume", "Volume_ServiceDesc", "p.volume.ServiceDesc of p.proto"},
+		{`service { name: "E" ` + method("X") + ` }
+			extension { name: "X_Method" number: 1 label: LABEL_OPTIONAL type: TYPE_INT32 extendee: ".p.Open" }
+			message_type { name: "Open" extension_range { start: 1 end: 2 } }`,
+			"p.E.X", "E_X_Method", "p.X_Method of p.proto"},
+		{`service { name: "E_Open" ` + method("X") + ` } message_type { name: "Open" extension_range { start: 1 end: 2 }
+			extension { name: "X_Method" number: 1 label: LABEL_OPTIONAL type: TYPE_INT32 extendee: ".p.Open" } }`,
+			"p.E_Open.X", "E_Open_X_Method", "p.Open.X_Method of p.proto"},
+		{`service { name: "Default_M" ` + method("X") + ` } message_type { name: "m"
+			field { name: "X_Method" number: 1 label: LABEL_OPTIONAL type: TYPE_INT32 default_value: "1" } }`,
+			"p.Default_M.X", "Default_M_X_Method", "p.m.X_Method of p.proto"},
+		{`service { name: "Other" }`, "p.Other", "OtherClient", "p.OtherClient of other.proto"},
+	} {
+		var other, file descriptorpb.FileDescriptorProto
+		require.NoError(t, prototext.Unmarshal([]byte(`name: "other.proto" package: "p" options { go_package: "verbena.test/p" }
+			message_type { name: "M" } message_type { name: "OtherClient" }`), &other))
+		require.NoError(t, prototext.Unmarshal([]byte(`name: "p.proto" package: "p" options { go_package: "verbena.test/p" }
+			dependency: "other.proto" `+c.file), &file))
+		resp, err := runOn(t, []*descriptorpb.FileDescriptorProto{&other, &file}, "p.proto")
+		require.EqualError(t, err, "p.proto: the stubs of "+c.by+" need the name "+c.name+", which is taken by "+c.of+": rename one of the two")
+		require.Empty(t, resp.File)
+	}
+}
+
+// Names of other Go packages are free, and files that get no stubs are let be.
+func TestNamesElsewhere(t *testing.T) {
+	var other, file descriptorpb.FileDescriptorProto
+	require.NoError(t, prototext.Unmarshal([]byte(`name: "other.proto" package: "p" options { go_package: "verbena.test/other" }
+		message_type { name: "StoreClient" } message_type { name: "GateClient" } service { name: "Gate" }`), &other))
+	require.NoError(t, prototext.Unmarshal([]byte(`name: "p.proto" package: "p" options { go_package: "verbena.test/p" }
+		dependency: "other.proto" service { name: "Store" }`), &file))
+	resp, err := runOn(t, []*descriptorpb.FileDescriptorProto{&other, &file}, "p.proto")
+	require.NoError(t, err)
+	require.Len(t, resp.File, 1)
+}
+
 func TestOptions(t *testing.T) {
-	require.False(t, testpb.Counter_Add.Idempotent)
-	require.True(t, testpb.Counter_Get.Idempotent)
-	require.True(t, testpb.Counter_SetTo.Idempotent)
-	require.Equal(t, "/verbena.test.v1.Counter/set_to", testpb.Counter_SetTo.Name)
+	require.False(t, testpb.Counter_Add_Method.Idempotent)
+	require.True(t, testpb.Counter_Get_Method.Idempotent)
+	require.True(t, testpb.Counter_SetTo_Method.Idempotent)
+	require.Equal(t, "/verbena.test.v1.Counter/set_to", testpb.Counter_SetTo_Method.Name)
 }
 
 // counter leaves Reset to the embedded struct.

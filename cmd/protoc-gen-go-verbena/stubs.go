@@ -14,15 +14,17 @@ const (
 	rpcPackage     = protogen.GoImportPath("github.com/verbena-rpc/verbena/rpc")
 )
 
-// Names of what is generated for a service. Those with an underscore cannot
-// meet the name of a message, since no message is called like the service.
+// Names of what is generated for a service; checkNames sees to it that nothing
+// else has them.
 
 func clientName(s *protogen.Service) string        { return s.GoName + "Client" }
 func clientStructName(s *protogen.Service) string  { return unexport(clientName(s)) }
+func newClientName(s *protogen.Service) string     { return "New" + clientName(s) }
 func serverName(s *protogen.Service) string        { return s.GoName + "Server" }
+func registerName(s *protogen.Service) string      { return "Register" + serverName(s) }
 func unimplementedName(s *protogen.Service) string { return "Unimplemented" + serverName(s) }
 func serviceDescName(s *protogen.Service) string   { return s.GoName + "_ServiceDesc" }
-func methodName(m *protogen.Method) string         { return m.Parent.GoName + "_" + m.GoName }
+func methodName(m *protogen.Method) string         { return m.Parent.GoName + "_" + m.GoName + "_Method" }
 
 // fullName is the name that calls are made by, "/pkg.Service/Method".
 func fullName(m *protogen.Method) string {
@@ -78,30 +80,44 @@ func generateMethods(g *protogen.GeneratedFile, s *protogen.Service) {
 
 func generateClient(g *protogen.GeneratedFile, s *protogen.Service) {
 	generateInterface(g, s, clientName(s), "calls "+string(s.Desc.FullName())+". Its errors are *rpc.Error.")
-	g.P("// New", clientName(s), " makes a client whose calls go over conn.")
-	g.P("func New", clientName(s), "(conn *", rpcPackage.Ident("Conn"), ") ", clientName(s), " {")
+	g.P("// ", newClientName(s), " makes a client whose calls go over conn.")
+	g.P("func ", newClientName(s), "(conn *", rpcPackage.Ident("Conn"), ") ", clientName(s), " {")
 	g.P("return &", clientStructName(s), "{conn}")
 	g.P("}")
 	g.P()
 	g.P("type ", clientStructName(s), " struct{ conn *", rpcPackage.Ident("Conn"), " }")
 	g.P()
 	for _, m := range s.Methods {
-		g.P("func (c *", clientStructName(s), ") ", signature(g, m, "ctx ", "req "), " {")
-		g.P("resp := new(", m.Output.GoIdent, ")")
-		g.P("if err := ", rpcPackage.Ident("Call"), "(ctx, c.conn, ", methodName(m), ", req, resp); err != nil {")
-		g.P("return nil, err")
-		g.P("}")
-		g.P("return resp, nil")
-		g.P("}")
-		g.P()
+		generateCall(g, m)
 	}
+}
+
+func generateCall(g *protogen.GeneratedFile, m *protogen.Method) {
+	output := g.QualifiedGoIdent(m.Output.GoIdent)
+	c, ctx, req := beside(output, "c"), beside(output, "ctx"), beside(output, "req")
+	g.P("func (", c, " *", clientStructName(m.Parent), ") ", signature(g, m, ctx+" ", req+" "), " {")
+	g.P("resp := new(", output, ")")
+	g.P("if err := ", rpcPackage.Ident("Call"), "(", ctx, ", ", c, ".conn, ", methodName(m), ", ", req, ", resp); err != nil {")
+	g.P("return nil, err")
+	g.P("}")
+	g.P("return resp, nil")
+	g.P("}")
+	g.P()
+}
+
+// beside is a name for a parameter that does not hide the package of ident.
+func beside(ident, name string) string {
+	if strings.HasPrefix(ident, name+".") {
+		return name + "_"
+	}
+	return name
 }
 
 func generateServer(g *protogen.GeneratedFile, s *protogen.Service) {
 	generateInterface(g, s, serverName(s), "serves "+string(s.Desc.FullName())+". Its methods are called from many goroutines at once.")
-	g.P("// Register", serverName(s), " has impl serve the calls of ", s.Desc.FullName(), " on server.")
+	g.P("// ", registerName(s), " has impl serve the calls of ", s.Desc.FullName(), " on server.")
 	g.P("// The error is a *rpc.RegisterError; see rpc.Server.Register.")
-	g.P("func Register", serverName(s), "(server *", rpcPackage.Ident("Server"), ", impl ", serverName(s), ") error {")
+	g.P("func ", registerName(s), "(server *", rpcPackage.Ident("Server"), ", impl ", serverName(s), ") error {")
 	g.P("return server.Register(", serviceDescName(s), ", impl)")
 	g.P("}")
 	g.P()

@@ -15,9 +15,9 @@ const _ = rpc.SupportStubsV1
 
 // Methods of verbena.bench.Echo.
 var (
-	Echo_Echo  = &rpc.Method{Name: "/verbena.bench.Echo/Echo", Idempotent: true}
-	Echo_Usage = &rpc.Method{Name: "/verbena.bench.Echo/Usage", Idempotent: true}
-	Echo_Held  = &rpc.Method{Name: "/verbena.bench.Echo/Held", Idempotent: true}
+	Echo_Echo_Method  = &rpc.Method{Name: "/verbena.bench.Echo/Echo", Idempotent: true}
+	Echo_Usage_Method = &rpc.Method{Name: "/verbena.bench.Echo/Usage", Idempotent: true}
+	Echo_Held_Method  = &rpc.Method{Name: "/verbena.bench.Echo/Held", Idempotent: true}
 )
 
 // EchoClient calls verbena.bench.Echo. Its errors are *rpc.Error.
@@ -41,7 +41,7 @@ type echoClient struct{ conn *rpc.Conn }
 
 func (c *echoClient) Echo(ctx context.Context, req *Payload) (*Payload, error) {
 	resp := new(Payload)
-	if err := rpc.Call(ctx, c.conn, Echo_Echo, req, resp); err != nil {
+	if err := rpc.Call(ctx, c.conn, Echo_Echo_Method, req, resp); err != nil {
 		return nil, err
 	}
 	return resp, nil
@@ -49,7 +49,7 @@ func (c *echoClient) Echo(ctx context.Context, req *Payload) (*Payload, error) {
 
 func (c *echoClient) Usage(ctx context.Context, req *UsageRequest) (*UsageReply, error) {
 	resp := new(UsageReply)
-	if err := rpc.Call(ctx, c.conn, Echo_Usage, req, resp); err != nil {
+	if err := rpc.Call(ctx, c.conn, Echo_Usage_Method, req, resp); err != nil {
 		return nil, err
 	}
 	return resp, nil
@@ -57,7 +57,7 @@ func (c *echoClient) Usage(ctx context.Context, req *UsageRequest) (*UsageReply,
 
 func (c *echoClient) Held(ctx context.Context, req *HeldRequest) (*HeldReply, error) {
 	resp := new(HeldReply)
-	if err := rpc.Call(ctx, c.conn, Echo_Held, req, resp); err != nil {
+	if err := rpc.Call(ctx, c.conn, Echo_Held_Method, req, resp); err != nil {
 		return nil, err
 	}
 	return resp, nil
@@ -101,9 +101,9 @@ func (UnimplementedEchoServer) Held(context.Context, *HeldRequest) (*HeldReply, 
 var Echo_ServiceDesc = &rpc.ServiceDesc{
 	Name: "verbena.bench.Echo",
 	Methods: []rpc.MethodDesc{
-		{Method: Echo_Echo, Handler: rpc.Unary(EchoServer.Echo)},
-		{Method: Echo_Usage, Handler: rpc.Unary(EchoServer.Usage)},
-		{Method: Echo_Held, Handler: rpc.Unary(EchoServer.Held)},
+		{Method: Echo_Echo_Method, Handler: rpc.Unary(EchoServer.Echo)},
+		{Method: Echo_Usage_Method, Handler: rpc.Unary(EchoServer.Usage)},
+		{Method: Echo_Held_Method, Handler: rpc.Unary(EchoServer.Held)},
 	},
 }
 

@@ -16,7 +16,7 @@ const _ = rpc.SupportStubsV1
 
 // Methods of verbena.codec.test.Legacy.
 var (
-	Legacy_Call = &rpc.Method{Name: "/verbena.codec.test.Legacy/Call"}
+	Legacy_Call_Method = &rpc.Method{Name: "/verbena.codec.test.Legacy/Call"}
 )
 
 // LegacyClient calls verbena.codec.test.Legacy. Its errors are *rpc.Error.
@@ -33,7 +33,7 @@ type legacyClient struct{ conn *rpc.Conn }
 
 func (c *legacyClient) Call(ctx context.Context, req *Old) (*Old, error) {
 	resp := new(Old)
-	if err := rpc.Call(ctx, c.conn, Legacy_Call, req, resp); err != nil {
+	if err := rpc.Call(ctx, c.conn, Legacy_Call_Method, req, resp); err != nil {
 		return nil, err
 	}
 	return resp, nil
@@ -62,7 +62,7 @@ func (UnimplementedLegacyServer) Call(context.Context, *Old) (*Old, error) {
 var Legacy_ServiceDesc = &rpc.ServiceDesc{
 	Name: "verbena.codec.test.Legacy",
 	Methods: []rpc.MethodDesc{
-		{Method: Legacy_Call, Handler: rpc.Unary(LegacyServer.Call)},
+		{Method: Legacy_Call_Method, Handler: rpc.Unary(LegacyServer.Call)},
 	},
 }
 

@@ -17,7 +17,7 @@ const _ = rpc.SupportStubsV1
 
 // Methods of verbena.codec.test.Plain.
 var (
-	Plain_Call = &rpc.Method{Name: "/verbena.codec.test.Plain/Call"}
+	Plain_Call_Method = &rpc.Method{Name: "/verbena.codec.test.Plain/Call"}
 )
 
 // PlainClient calls verbena.codec.test.Plain. Its errors are *rpc.Error.
@@ -36,7 +36,7 @@ type plainClient struct{ conn *rpc.Conn }
 
 func (c *plainClient) Call(ctx context.Context, req *All) (*Payload, error) {
 	resp := new(Payload)
-	if err := rpc.Call(ctx, c.conn, Plain_Call, req, resp); err != nil {
+	if err := rpc.Call(ctx, c.conn, Plain_Call_Method, req, resp); err != nil {
 		return nil, err
 	}
 	return resp, nil
@@ -67,7 +67,7 @@ func (UnimplementedPlainServer) Call(context.Context, *All) (*Payload, error) {
 var Plain_ServiceDesc = &rpc.ServiceDesc{
 	Name: "verbena.codec.test.Plain",
 	Methods: []rpc.MethodDesc{
-		{Method: Plain_Call, Handler: rpc.Unary(PlainServer.Call)},
+		{Method: Plain_Call_Method, Handler: rpc.Unary(PlainServer.Call)},
 	},
 }
 

@@ -15,9 +15,9 @@ const _ = rpc.SupportStubsV1
 
 // Methods of verbena.examples.blockstore.Blocks.
 var (
-	Blocks_Put    = &rpc.Method{Name: "/verbena.examples.blockstore.Blocks/Put", Idempotent: true}
-	Blocks_Get    = &rpc.Method{Name: "/verbena.examples.blockstore.Blocks/Get", Idempotent: true}
-	Blocks_Delete = &rpc.Method{Name: "/verbena.examples.blockstore.Blocks/Delete", Idempotent: true}
+	Blocks_Put_Method    = &rpc.Method{Name: "/verbena.examples.blockstore.Blocks/Put", Idempotent: true}
+	Blocks_Get_Method    = &rpc.Method{Name: "/verbena.examples.blockstore.Blocks/Get", Idempotent: true}
+	Blocks_Delete_Method = &rpc.Method{Name: "/verbena.examples.blockstore.Blocks/Delete", Idempotent: true}
 )
 
 // BlocksClient calls verbena.examples.blockstore.Blocks. Its errors are *rpc.Error.
@@ -45,7 +45,7 @@ type blocksClient struct{ conn *rpc.Conn }
 
 func (c *blocksClient) Put(ctx context.Context, req *PutRequest) (*PutReply, error) {
 	resp := new(PutReply)
-	if err := rpc.Call(ctx, c.conn, Blocks_Put, req, resp); err != nil {
+	if err := rpc.Call(ctx, c.conn, Blocks_Put_Method, req, resp); err != nil {
 		return nil, err
 	}
 	return resp, nil
@@ -53,7 +53,7 @@ func (c *blocksClient) Put(ctx context.Context, req *PutRequest) (*PutReply, err
 
 func (c *blocksClient) Get(ctx context.Context, req *GetRequest) (*GetReply, error) {
 	resp := new(GetReply)
-	if err := rpc.Call(ctx, c.conn, Blocks_Get, req, resp); err != nil {
+	if err := rpc.Call(ctx, c.conn, Blocks_Get_Method, req, resp); err != nil {
 		return nil, err
 	}
 	return resp, nil
@@ -61,7 +61,7 @@ func (c *blocksClient) Get(ctx context.Context, req *GetRequest) (*GetReply, err
 
 func (c *blocksClient) Delete(ctx context.Context, req *DeleteRequest) (*DeleteReply, error) {
 	resp := new(DeleteReply)
-	if err := rpc.Call(ctx, c.conn, Blocks_Delete, req, resp); err != nil {
+	if err := rpc.Call(ctx, c.conn, Blocks_Delete_Method, req, resp); err != nil {
 		return nil, err
 	}
 	return resp, nil
@@ -109,9 +109,9 @@ func (UnimplementedBlocksServer) Delete(context.Context, *DeleteRequest) (*Delet
 var Blocks_ServiceDesc = &rpc.ServiceDesc{
 	Name: "verbena.examples.blockstore.Blocks",
 	Methods: []rpc.MethodDesc{
-		{Method: Blocks_Put, Handler: rpc.Unary(BlocksServer.Put)},
-		{Method: Blocks_Get, Handler: rpc.Unary(BlocksServer.Get)},
-		{Method: Blocks_Delete, Handler: rpc.Unary(BlocksServer.Delete)},
+		{Method: Blocks_Put_Method, Handler: rpc.Unary(BlocksServer.Put)},
+		{Method: Blocks_Get_Method, Handler: rpc.Unary(BlocksServer.Get)},
+		{Method: Blocks_Delete_Method, Handler: rpc.Unary(BlocksServer.Delete)},
 	},
 }
 

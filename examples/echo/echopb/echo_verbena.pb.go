@@ -15,7 +15,7 @@ const _ = rpc.SupportStubsV1
 
 // Methods of verbena.examples.echo.Echo.
 var (
-	Echo_Say = &rpc.Method{Name: "/verbena.examples.echo.Echo/Say", Idempotent: true}
+	Echo_Say_Method = &rpc.Method{Name: "/verbena.examples.echo.Echo/Say", Idempotent: true}
 )
 
 // EchoClient calls verbena.examples.echo.Echo. Its errors are *rpc.Error.
@@ -35,7 +35,7 @@ type echoClient struct{ conn *rpc.Conn }
 
 func (c *echoClient) Say(ctx context.Context, req *Text) (*Text, error) {
 	resp := new(Text)
-	if err := rpc.Call(ctx, c.conn, Echo_Say, req, resp); err != nil {
+	if err := rpc.Call(ctx, c.conn, Echo_Say_Method, req, resp); err != nil {
 		return nil, err
 	}
 	return resp, nil
@@ -67,7 +67,7 @@ func (UnimplementedEchoServer) Say(context.Context, *Text) (*Text, error) {
 var Echo_ServiceDesc = &rpc.ServiceDesc{
 	Name: "verbena.examples.echo.Echo",
 	Methods: []rpc.MethodDesc{
-		{Method: Echo_Say, Handler: rpc.Unary(EchoServer.Say)},
+		{Method: Echo_Say_Method, Handler: rpc.Unary(EchoServer.Say)},
 	},
 }
 

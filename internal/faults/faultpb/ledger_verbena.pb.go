@@ -15,7 +15,7 @@ const _ = rpc.SupportStubsV1
 
 // Methods of verbena.faults.Ledger.
 var (
-	Ledger_Enter = &rpc.Method{Name: "/verbena.faults.Ledger/Enter"}
+	Ledger_Enter_Method = &rpc.Method{Name: "/verbena.faults.Ledger/Enter"}
 )
 
 // LedgerClient calls verbena.faults.Ledger. Its errors are *rpc.Error.
@@ -35,7 +35,7 @@ type ledgerClient struct{ conn *rpc.Conn }
 
 func (c *ledgerClient) Enter(ctx context.Context, req *Entry) (*Receipt, error) {
 	resp := new(Receipt)
-	if err := rpc.Call(ctx, c.conn, Ledger_Enter, req, resp); err != nil {
+	if err := rpc.Call(ctx, c.conn, Ledger_Enter_Method, req, resp); err != nil {
 		return nil, err
 	}
 	return resp, nil
@@ -67,7 +67,7 @@ func (UnimplementedLedgerServer) Enter(context.Context, *Entry) (*Receipt, error
 var Ledger_ServiceDesc = &rpc.ServiceDesc{
 	Name: "verbena.faults.Ledger",
 	Methods: []rpc.MethodDesc{
-		{Method: Ledger_Enter, Handler: rpc.Unary(LedgerServer.Enter)},
+		{Method: Ledger_Enter_Method, Handler: rpc.Unary(LedgerServer.Enter)},
 	},
 }
 

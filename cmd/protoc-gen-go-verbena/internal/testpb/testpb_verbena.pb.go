@@ -16,10 +16,10 @@ const _ = rpc.SupportStubsV1
 
 // Methods of verbena.test.v1.Counter.
 var (
-	Counter_Add   = &rpc.Method{Name: "/verbena.test.v1.Counter/Add"}
-	Counter_Get   = &rpc.Method{Name: "/verbena.test.v1.Counter/Get", Idempotent: true}
-	Counter_SetTo = &rpc.Method{Name: "/verbena.test.v1.Counter/set_to", Idempotent: true}
-	Counter_Reset = &rpc.Method{Name: "/verbena.test.v1.Counter/Reset"}
+	Counter_Add_Method   = &rpc.Method{Name: "/verbena.test.v1.Counter/Add"}
+	Counter_Get_Method   = &rpc.Method{Name: "/verbena.test.v1.Counter/Get", Idempotent: true}
+	Counter_SetTo_Method = &rpc.Method{Name: "/verbena.test.v1.Counter/set_to", Idempotent: true}
+	Counter_Reset_Method = &rpc.Method{Name: "/verbena.test.v1.Counter/Reset"}
 )
 
 // CounterClient calls verbena.test.v1.Counter. Its errors are *rpc.Error.
@@ -48,7 +48,7 @@ type counterClient struct{ conn *rpc.Conn }
 
 func (c *counterClient) Add(ctx context.Context, req *AddRequest) (*Count, error) {
 	resp := new(Count)
-	if err := rpc.Call(ctx, c.conn, Counter_Add, req, resp); err != nil {
+	if err := rpc.Call(ctx, c.conn, Counter_Add_Method, req, resp); err != nil {
 		return nil, err
 	}
 	return resp, nil
@@ -56,7 +56,7 @@ func (c *counterClient) Add(ctx context.Context, req *AddRequest) (*Count, error
 
 func (c *counterClient) Get(ctx context.Context, req *otherpb.Nothing) (*Count, error) {
 	resp := new(Count)
-	if err := rpc.Call(ctx, c.conn, Counter_Get, req, resp); err != nil {
+	if err := rpc.Call(ctx, c.conn, Counter_Get_Method, req, resp); err != nil {
 		return nil, err
 	}
 	return resp, nil
@@ -64,7 +64,7 @@ func (c *counterClient) Get(ctx context.Context, req *otherpb.Nothing) (*Count, 
 
 func (c *counterClient) SetTo(ctx context.Context, req *Count) (*otherpb.Nothing, error) {
 	resp := new(otherpb.Nothing)
-	if err := rpc.Call(ctx, c.conn, Counter_SetTo, req, resp); err != nil {
+	if err := rpc.Call(ctx, c.conn, Counter_SetTo_Method, req, resp); err != nil {
 		return nil, err
 	}
 	return resp, nil
@@ -72,7 +72,7 @@ func (c *counterClient) SetTo(ctx context.Context, req *Count) (*otherpb.Nothing
 
 func (c *counterClient) Reset(ctx context.Context, req *otherpb.Nothing) (*otherpb.Nothing, error) {
 	resp := new(otherpb.Nothing)
-	if err := rpc.Call(ctx, c.conn, Counter_Reset, req, resp); err != nil {
+	if err := rpc.Call(ctx, c.conn, Counter_Reset_Method, req, resp); err != nil {
 		return nil, err
 	}
 	return resp, nil
@@ -125,10 +125,10 @@ func (UnimplementedCounterServer) Reset(context.Context, *otherpb.Nothing) (*oth
 var Counter_ServiceDesc = &rpc.ServiceDesc{
 	Name: "verbena.test.v1.Counter",
 	Methods: []rpc.MethodDesc{
-		{Method: Counter_Add, Handler: rpc.Unary(CounterServer.Add)},
-		{Method: Counter_Get, Handler: rpc.Unary(CounterServer.Get)},
-		{Method: Counter_SetTo, Handler: rpc.Unary(CounterServer.SetTo)},
-		{Method: Counter_Reset, Handler: rpc.Unary(CounterServer.Reset)},
+		{Method: Counter_Add_Method, Handler: rpc.Unary(CounterServer.Add)},
+		{Method: Counter_Get_Method, Handler: rpc.Unary(CounterServer.Get)},
+		{Method: Counter_SetTo_Method, Handler: rpc.Unary(CounterServer.SetTo)},
+		{Method: Counter_Reset_Method, Handler: rpc.Unary(CounterServer.Reset)},
 	},
 }
 

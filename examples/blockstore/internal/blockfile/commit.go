@@ -113,8 +113,12 @@ func (f *File) write(b []byte, end int64) (fatal bool, err error) {
 	}
 	if err != nil {
 		// A whole record left behind by this commit must not come to stand
-		// behind the next, shorter one.
+		// behind the next, shorter one, nor come to light after a crash, when
+		// what it replaces was read again.
 		cut := f.file.Truncate(end)
+		if cut == nil {
+			cut = f.file.Sync()
+		}
 		return cut != nil, fmt.Errorf("blockfile: write: %w", errors.Join(err, cut))
 	}
 	if err := f.file.Sync(); err != nil {

@@ -92,11 +92,11 @@ func (f *File) recover() error {
 		return err
 	}
 	f.super, f.index, f.end = content.super, content.index, content.end
-	if f.torn = info.Size() - f.end; f.torn > 0 {
-		err = f.file.Truncate(f.end)
-	}
+	f.torn = info.Size() - f.end
 	// After a sync that failed the kernel takes pages for clean that never got
-	// to the disk. To sync again would leave them there; to write them does not.
+	// to the disk, and the file may look cut off where on the disk it is not. To
+	// sync again would leave that so; to write and to cut again does not.
+	err = f.file.Truncate(f.end)
 	_, superErr := f.file.WriteAt(f.super.encode(), f.super.offset())
 	last := io.NewSectionReader(f.file, f.super.durable, f.end-f.super.durable)
 	_, lastErr := io.Copy(io.NewOffsetWriter(f.file, f.super.durable), last)
