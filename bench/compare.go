@@ -80,7 +80,7 @@ func compareFiles(w io.Writer, old, now *file) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "\nMedians over rounds; ~: no difference beyond noise (Mann-Whitney U test, p < %.2f). Among many cells, one in %.0f differs by chance.\n",
+	fmt.Fprintf(w, "\nMedians over rounds; ~: no difference beyond noise (Mann-Whitney U test, p < %.2f, which goes by ranks, and so do verdicts). Among many cells, one in %.0f differs by chance.\n",
 		results.Alpha, 1/results.Alpha)
 	if tooFew {
 		fmt.Fprintln(w, "With fewer than 4 rounds on each side no difference can be shown: use -rounds 5 or more.")
@@ -106,7 +106,7 @@ func verdict(d results.Difference, more bool) string {
 	word := "same"
 	switch {
 	case !d.Clear():
-	case (d.New > d.Old) == more:
+	case d.Higher == more:
 		word = "better"
 	default:
 		word = "worse"

@@ -39,6 +39,25 @@ func TestCompareTellsNoiseFromChange(t *testing.T) {
 	require.NotContains(t, b.String(), "better (", "one stray round is no change")
 }
 
+// With equal medians the ranks still say what is better.
+func TestCompareWithEqualMedians(t *testing.T) {
+	run := func(callsPerSec ...float64) *file {
+		c := someCell(64, 16, 0, 1)
+		c.Samples = nil
+		for _, v := range callsPerSec {
+			c.Samples = append(c.Samples, results.Sample{CallsPerSec: v})
+		}
+		return &file{name: "run.json", run: &report{Rows: []row{{Transport: "tcp", Codec: "proto", Cell: c}}}}
+	}
+	low, high := run(1, 1, 1, 5, 5, 5, 5), run(5, 5, 5, 5, 9, 9, 9)
+	var b bytes.Buffer
+	require.NoError(t, compareFiles(&b, low, high))
+	require.Contains(t, b.String(), "+0.0%  better (")
+	b.Reset()
+	require.NoError(t, compareFiles(&b, high, low))
+	require.Contains(t, b.String(), "+0.0%  worse (")
+}
+
 // Files that were written before links were counted and libfabric ran.
 func TestFilesOfEarlierVersions(t *testing.T) {
 	dir := t.TempDir()
