@@ -36,17 +36,20 @@ func compareCommand(_ context.Context, args []string) error {
 	return compareFiles(os.Stdout, old, now)
 }
 
-// figures that are compared. more says that more is better.
+// figures that are compared. more says that more is better, rated that only
+// cells with a rate have it.
 var figures = []struct {
 	name  string
 	more  bool
+	rated bool
 	value func(*results.Sample) float64
 }{
-	{"calls/s", true, func(s *results.Sample) float64 { return s.CallsPerSec }},
-	{"p50 µs", false, func(s *results.Sample) float64 { return s.P50 }},
-	{"p99 µs", false, func(s *results.Sample) float64 { return s.P99 }},
-	{"CPU µs", false, (*results.Sample).CPU},
-	{"objects", false, func(s *results.Sample) float64 { return s.ClientObjects + s.ServerObjects }},
+	{"calls/s", true, false, func(s *results.Sample) float64 { return s.CallsPerSec }},
+	{"p50 µs", false, false, func(s *results.Sample) float64 { return s.P50 }},
+	{"p99 µs", false, false, func(s *results.Sample) float64 { return s.P99 }},
+	{"CPU µs", false, false, (*results.Sample).CPU},
+	{"unsent", false, true, func(s *results.Sample) float64 { return float64(s.Unsent) }},
+	{"objects", false, false, func(s *results.Sample) float64 { return s.ClientObjects + s.ServerObjects }},
 }
 
 func compareFiles(w io.Writer, old, now *file) error {
@@ -64,6 +67,9 @@ func compareFiles(w io.Writer, old, now *file) error {
 			}
 			compared++
 			for _, f := range figures {
+				if f.rated && before.Rate == 0 {
+					continue
+				}
 				d, err := results.Compare(rounds(before, f.value), rounds(after, f.value))
 				if err != nil {
 					return fmt.Errorf("%s, %s, %d callers: %w", before.name, results.FormatSize(before.Size), before.Callers, err)

@@ -58,6 +58,28 @@ func TestCompareWithEqualMedians(t *testing.T) {
 	require.Contains(t, b.String(), "+0.0%  worse (")
 }
 
+// What was due and not sent is compared and printed, at a given rate.
+func TestUnsentIsShown(t *testing.T) {
+	r := &report{Rows: []row{{Transport: "tcp", Codec: "proto", Cell: someCell(64, 16, 2000, 1)}}}
+	var b bytes.Buffer
+	require.NoError(t, r.writeTable(&b))
+	require.Regexp(t, `rate +unsent +link`, b.String())
+	require.Regexp(t, `2000/s +10000 +tcp`, b.String(), "the sum of five rounds")
+	compared := func() string {
+		b.Reset()
+		f := &file{run: r}
+		require.NoError(t, compareFiles(&b, f, f))
+		return b.String()
+	}
+	require.Regexp(t, `2000/s +unsent +2000\.0 +2000\.0 `, compared())
+
+	r.Rows[0].Cell = someCell(64, 16, 0, 1)
+	require.NotContains(t, compared(), "unsent")
+	b.Reset()
+	require.NoError(t, r.writeTable(&b))
+	require.Regexp(t, `closed +- +tcp`, b.String())
+}
+
 // Files that were written before links were counted and libfabric ran.
 func TestFilesOfEarlierVersions(t *testing.T) {
 	dir := t.TempDir()

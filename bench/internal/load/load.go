@@ -24,7 +24,7 @@ type Options struct {
 type Result struct {
 	Calls    int64 // that ended within the measured time
 	AllCalls int64 // with those of the warm-up
-	Unsent   int64 // that were due and had no caller free by the end (Open)
+	Unsent   int64 // that were due by the end and had not begun (Open)
 	Seconds  float64
 	Latency  Histogram
 }

@@ -44,7 +44,7 @@ func NewHeader(benchmark string) Header {
 type Sample struct {
 	Calls         int64   `json:"calls"`
 	CallsPerSec   float64 `json:"calls_per_second"`
-	Unsent        int64   `json:"unsent,omitempty"` // due by -rate, and no caller was free
+	Unsent        int64   `json:"unsent,omitempty"` // due by -rate, and not begun by the end
 	P50           float64 `json:"p50_us"`
 	P99           float64 `json:"p99_us"`
 	P999          float64 `json:"p999_us"`
