@@ -58,13 +58,13 @@ func TestCompareWithEqualMedians(t *testing.T) {
 	require.Contains(t, b.String(), "+0.0%  worse (")
 }
 
-// What was due and not sent is compared and printed, at a given rate.
-func TestUnsentIsShown(t *testing.T) {
+// What was due and not sent, and how late the pacer was, are shown at a given rate.
+func TestUnsentAndPacerAreShown(t *testing.T) {
 	r := &report{Rows: []row{{Transport: "tcp", Codec: "proto", Cell: someCell(64, 16, 2000, 1)}}}
 	var b bytes.Buffer
 	require.NoError(t, r.writeTable(&b))
-	require.Regexp(t, `rate +unsent +link`, b.String())
-	require.Regexp(t, `2000/s +10000 +tcp`, b.String(), "the sum of five rounds")
+	require.Regexp(t, `rate +unsent +pacer µs +link`, b.String())
+	require.Regexp(t, `2000/s +10000 +250\.0 +tcp`, b.String(), "the sum of five rounds")
 	compared := func() string {
 		b.Reset()
 		f := &file{run: r}
@@ -77,7 +77,7 @@ func TestUnsentIsShown(t *testing.T) {
 	require.NotContains(t, compared(), "unsent")
 	b.Reset()
 	require.NoError(t, r.writeTable(&b))
-	require.Regexp(t, `closed +- +tcp`, b.String())
+	require.Regexp(t, `closed +- +- +tcp`, b.String())
 }
 
 // Files that were written before links were counted and libfabric ran.

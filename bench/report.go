@@ -75,10 +75,10 @@ func (r *report) writeTable(w io.Writer) error {
 	fmt.Fprintf(w, "\nEcho calls (%s), %s, %d CPUs, %s, GOMAXPROCS %d, polling: %s\n\n",
 		strings.Join(r.codecs(), ", "), r.System, r.CPUs, r.Go, r.Procs, r.Poll)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "size\tcallers\trate\tunsent\tlink\tcalls/s\tp50 µs\tp99 µs\tp99.9 µs\tobjects c+s\tCPU µs c+s\tWR/post c+s\tWC/poll c+s\tcrossings c+s\t")
+	fmt.Fprintln(t, "size\tcallers\trate\tunsent\tpacer µs\tlink\tcalls/s\tp50 µs\tp99 µs\tp99.9 µs\tobjects c+s\tCPU µs c+s\tWR/post c+s\tWC/poll c+s\tcrossings c+s\t")
 	for _, c := range r.Rows {
-		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%.0f\t%.1f\t%.1f\t%.1f\t%.1f + %.1f\t%.1f + %.1f\t%.1f + %.1f\t%.1f + %.1f\t%.2f + %.2f\t\n",
-			results.FormatSize(c.Size), c.Callers, rate(c.Rate), unsent(&c.Cell), c.Transport, c.CallsPerSec, c.P50, c.P99, c.P999,
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%.0f\t%.1f\t%.1f\t%.1f\t%.1f + %.1f\t%.1f + %.1f\t%.1f + %.1f\t%.1f + %.1f\t%.2f + %.2f\t\n",
+			results.FormatSize(c.Size), c.Callers, rate(c.Rate), unsent(&c.Cell), pacer(&c.Cell), c.Transport, c.CallsPerSec, c.P50, c.P99, c.P999,
 			c.ClientObjects, c.ServerObjects, c.ClientCPU, c.ServerCPU,
 			c.ClientLinks.PerPost(), c.ServerLinks.PerPost(), c.ClientLinks.PerPoll(), c.ServerLinks.PerPoll(),
 			c.ClientLinks.Total(), c.ServerLinks.Total())
@@ -107,6 +107,14 @@ func unsent(c *results.Cell) string {
 		return "-"
 	}
 	return fmt.Sprint(c.Unsent)
+}
+
+// pacer is how late it was, where there was one.
+func pacer(c *results.Cell) string {
+	if c.Rate == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f", c.PacerP99)
 }
 
 func (r *report) codecs() []string {

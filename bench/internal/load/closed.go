@@ -27,6 +27,9 @@ type phase struct {
 
 func newPhase() *phase { return &phase{end: make(chan struct{})} }
 
+// counts says whether it is within the measured time.
+func (p *phase) counts() bool { return p.measuring.Load() && !p.over.Load() }
+
 // finish ends the measured time.
 func (p *phase) finish() {
 	p.ended = time.Now()
@@ -55,7 +58,7 @@ func Closed(ctx context.Context, newCall func() Call, o Options) (Result, error)
 // began in the warm-up as are cut off.
 func (c *caller) done(p *phase, took time.Duration) {
 	c.all++
-	if p.measuring.Load() && !p.over.Load() {
+	if p.counts() {
 		c.latency.Record(took)
 		c.measured.Add(1)
 	}

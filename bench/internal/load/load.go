@@ -22,9 +22,10 @@ type Options struct {
 
 // Result is what a measurement showed.
 type Result struct {
-	Calls    int64 // that ended within the measured time
-	AllCalls int64 // with those of the warm-up
-	Unsent   int64 // that were due by the end and had not begun (Open)
+	Calls    int64   // that ended within the measured time
+	AllCalls int64   // with those of the warm-up
+	Unsent   int64   // that were due by the end and had not begun (Open)
+	PacerP99 float64 // µs that 99 % of them were offered after they were due at most (Open)
 	Seconds  float64
 	Latency  Histogram
 }

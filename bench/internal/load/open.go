@@ -25,26 +25,25 @@ func Open(ctx context.Context, newCall func() Call, rate int, o Options) (Result
 	defer clock.close()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var (
-		p     = newPhase()
-		due   = make(chan time.Time, maxDue)
-		start = time.Now()
-		paced = make(chan struct{})
-	)
+	p := &pacer{
+		phase: newPhase(), clock: clock, start: time.Now(), rate: rate,
+		due: make(chan time.Time, maxDue), late: NewHistogram(),
+	}
+	paced := make(chan struct{})
 	go func() {
 		defer close(paced)
-		pace(ctx, clock, start, rate, due)
+		p.pace(ctx)
 	}()
 
-	r, err := run(ctx, o, p, func(ctx context.Context, c *caller) error {
+	r, err := run(ctx, o, p.phase, func(ctx context.Context, c *caller) error {
 		call := newCall()
 		for !p.over.Load() {
 			select {
-			case at := <-due:
+			case at := <-p.due:
 				if err := call(ctx); err != nil {
 					return err
 				}
-				c.done(p, time.Since(at))
+				c.done(p.phase, time.Since(at))
 			case <-ctx.Done():
 				return nil
 			case <-p.end:
@@ -54,19 +53,34 @@ func Open(ctx context.Context, newCall func() Call, rate int, o Options) (Result
 	})
 	cancel()
 	<-paced
-	r.Unsent = max(0, dueBy(p.ended.Sub(start), rate)-r.AllCalls)
+	r.Unsent = max(0, dueBy(p.ended.Sub(p.start), rate)-r.AllCalls)
+	r.PacerP99 = p.late.Quantile(99)
 	return r, err
 }
 
+// pacer says when calls are due. What it is late by is in the latency of each
+// call, so it is told beside them.
+type pacer struct {
+	*phase
+	clock *clock
+	start time.Time
+	rate  int
+	due   chan time.Time
+	late  Histogram // how much later than due calls were offered
+}
+
 // pace sends the moment of each call to due once it has come, until ctx ends.
-func pace(ctx context.Context, c *clock, start time.Time, rate int, due chan<- time.Time) {
+func (p *pacer) pace(ctx context.Context) {
 	for n := int64(0); ; n++ {
-		at := start.Add(dueAfter(n, rate))
-		if c.sleepUntil(ctx, at) != nil {
+		at := p.start.Add(dueAfter(n, p.rate))
+		if p.clock.sleepUntil(ctx, at) != nil {
 			return
 		}
+		if p.counts() {
+			p.late.Record(time.Since(at))
+		}
 		select {
-		case due <- at:
+		case p.due <- at:
 		case <-ctx.Done():
 			return
 		}

@@ -44,7 +44,8 @@ func NewHeader(benchmark string) Header {
 type Sample struct {
 	Calls         int64   `json:"calls"`
 	CallsPerSec   float64 `json:"calls_per_second"`
-	Unsent        int64   `json:"unsent,omitempty"` // due by -rate, and not begun by the end
+	Unsent        int64   `json:"unsent,omitempty"`       // due by -rate, and not begun by the end
+	PacerP99      float64 `json:"pacer_p99_us,omitempty"` // that calls were offered late, which is in their latency
 	P50           float64 `json:"p50_us"`
 	P99           float64 `json:"p99_us"`
 	P999          float64 `json:"p999_us"`
@@ -90,6 +91,7 @@ func NewSample(r load.Result, client, server load.Usage) Sample {
 		Calls:         r.Calls,
 		CallsPerSec:   float64(r.Calls) / r.Seconds,
 		Unsent:        r.Unsent,
+		PacerP99:      r.PacerP99,
 		P50:           r.Latency.Quantile(50),
 		P99:           r.Latency.Quantile(99),
 		P999:          r.Latency.Quantile(99.9),
@@ -124,6 +126,7 @@ func Median(samples []Sample) Sample {
 	}
 	m := Sample{
 		CallsPerSec:   mid(func(s *Sample) float64 { return s.CallsPerSec }),
+		PacerP99:      mid(func(s *Sample) float64 { return s.PacerP99 }),
 		P50:           mid(func(s *Sample) float64 { return s.P50 }),
 		P99:           mid(func(s *Sample) float64 { return s.P99 }),
 		P999:          mid(func(s *Sample) float64 { return s.P999 }),
