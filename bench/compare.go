@@ -53,9 +53,8 @@ var figures = []struct {
 }
 
 func compareFiles(w io.Writer, old, now *file) error {
-	if old.System != now.System || old.CPUs != now.CPUs || old.Procs != now.Procs {
-		fmt.Fprintf(w, "note: the machines differ: %s, %d CPUs, GOMAXPROCS %d; %s, %d CPUs, GOMAXPROCS %d\n",
-			old.System, old.CPUs, old.Procs, now.System, now.CPUs, now.Procs)
+	if was, is := circumstances(old), circumstances(now); was != is {
+		fmt.Fprintf(w, "note: the machines or settings differ: %s; %s\n", was, is)
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "\tsize\tcallers\tload\tfigure\told\tnew\tchange\tverdict\t")
@@ -92,6 +91,15 @@ func compareFiles(w io.Writer, old, now *file) error {
 		fmt.Fprintln(w, "With fewer than 4 rounds on each side no difference can be shown: use -rounds 5 or more.")
 	}
 	return nil
+}
+
+// circumstances are what figures depend on beside the code.
+func circumstances(f *file) string {
+	text := fmt.Sprintf("%s, %d CPUs, %s, GOMAXPROCS %d", f.System, f.CPUs, f.Go, f.Procs)
+	if f.run != nil {
+		text += ", polling: " + f.run.Poll
+	}
+	return text
 }
 
 func rounds(s series, value func(*results.Sample) float64) (values []float64) {

@@ -39,6 +39,32 @@ func TestCompareTellsNoiseFromChange(t *testing.T) {
 	require.NotContains(t, b.String(), "better (", "one stray round is no change")
 }
 
+// Other settings than the old file's are said, whichever they are.
+func TestCompareNotesOtherCircumstances(t *testing.T) {
+	run := func(change func(*file)) *file {
+		header := results.Header{Go: "go1.26", System: "linux", CPUs: 2, Procs: 1}
+		f := &file{Header: header, run: &report{Poll: "busy", Rows: []row{{Transport: "tcp", Codec: "proto", Cell: someCell(64, 16, 0, 1)}}}}
+		change(f)
+		return f
+	}
+	same := func(*file) {}
+	var b bytes.Buffer
+	require.NoError(t, compareFiles(&b, run(same), run(same)))
+	require.NotContains(t, b.String(), "note:")
+	for want, change := range map[string]func(*file){
+		"polling: busy; linux, 2 CPUs, go1.26, GOMAXPROCS 1, polling: events": func(f *file) { f.run.Poll = "events" },
+		"linux, 2 CPUs, go1.27, GOMAXPROCS 1, polling: busy":                  func(f *file) { f.Go = "go1.27" },
+		"linux, 2 CPUs, go1.26, GOMAXPROCS 2, polling: busy":                  func(f *file) { f.Procs = 2 },
+		"linux, 4 CPUs, go1.26, GOMAXPROCS 1, polling: busy":                  func(f *file) { f.CPUs = 4 },
+		"plan9, 2 CPUs, go1.26, GOMAXPROCS 1, polling: busy":                  func(f *file) { f.System = "plan9" },
+	} {
+		b.Reset()
+		require.NoError(t, compareFiles(&b, run(same), run(change)))
+		require.Contains(t, b.String(), "note: the machines or settings differ: linux, 2 CPUs, go1.26, GOMAXPROCS 1, polling: busy; ")
+		require.Contains(t, b.String(), want)
+	}
+}
+
 // With equal medians the ranks still say what is better.
 func TestCompareWithEqualMedians(t *testing.T) {
 	run := func(callsPerSec ...float64) *file {

@@ -17,7 +17,7 @@ type Call func(ctx context.Context) error
 type Options struct {
 	Callers  int
 	Warmup   time.Duration // before what is measured
-	Duration time.Duration // measured. Where calls are slow it goes on until there is one for each caller, or ten times as long.
+	Duration time.Duration // measured. Where calls are slow it goes on until as many have returned as there are callers, or ten times as long.
 }
 
 // Result is what a measurement showed.

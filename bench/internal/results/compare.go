@@ -29,7 +29,7 @@ func Compare(old, now []float64) (Difference, error) {
 		return Difference{}, fmt.Errorf("%d and %d rounds, expected 1 to %d", len(old), len(now), MaxRounds)
 	}
 	return Difference{
-		Old: middle(old), New: middle(now), P: mannWhitney(old, now), Higher: above(now, old), N: len(old), M: len(now),
+		Old: Middle(old), New: Middle(now), P: mannWhitney(old, now), Higher: above(now, old), N: len(old), M: len(now),
 	}, nil
 }
 
@@ -47,13 +47,6 @@ func (d Difference) TooFew() bool {
 		ways *= float64(d.M+d.N-i) / float64(i+1)
 	}
 	return 2/ways >= Alpha
-}
-
-// middle is the median.
-func middle(values []float64) float64 {
-	values = slices.Sorted(slices.Values(values))
-	n := len(values)
-	return (values[(n-1)/2] + values[n/2]) / 2
 }
 
 // above says whether the ranks of a are higher than those of b.

@@ -5,6 +5,7 @@ package results
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"runtime"
 	"slices"
@@ -105,6 +106,21 @@ func NewSample(r load.Result, client, server load.Usage) Sample {
 // CPU is that of both sides, in µs per call.
 func (s *Sample) CPU() float64 { return s.ClientCPU + s.ServerCPU }
 
+// Middle is the median of at least one value.
+func Middle(values []float64) float64 { return Quantile(values, 0.5) }
+
+// Quantile is the least of at least one value such that a share of q, from 0 to 1,
+// does not exceed it; the mean of two where that is true of all between them.
+func Quantile(values []float64, q float64) float64 {
+	values = slices.Sorted(slices.Values(values))
+	whole, part := math.Modf(q * float64(len(values)))
+	i := min(int(whole), len(values)-1)
+	if part == 0 && i > 0 && q < 1 {
+		return (values[i-1] + values[i]) / 2
+	}
+	return values[i]
+}
+
 // Median takes the median of every figure over the rounds of a cell, and the
 // sum of the calls.
 func Median(samples []Sample) Sample {
@@ -113,8 +129,7 @@ func Median(samples []Sample) Sample {
 		for i := range samples {
 			values[i] = field(&samples[i])
 		}
-		slices.Sort(values)
-		return values[len(values)/2]
+		return Middle(values)
 	}
 	links := func(of func(*Sample) *Crossings) Crossings {
 		return Crossings{
