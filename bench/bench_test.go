@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -181,6 +182,15 @@ func TestCheckNamesTheFloor(t *testing.T) {
 		}
 	}
 	require.Empty(t, good().check())
+	rated := good()
+	rated.Rows = append(rated.Rows, row{Transport: "rdma", Cell: results.Cell{
+		Size: perftestSize, Callers: 16, Rate: 1000, Sample: results.Sample{ClientObjects: 5},
+	}})
+	require.Empty(t, rated.check(), "floors are of closed loops")
+	var table strings.Builder
+	require.NoError(t, rated.writeTable(&table))
+	require.Contains(t, table.String(), "  64 callers: p50 is")
+	require.NotContains(t, table.String(), "  16 callers: p50 is", "nor are the ratios of a rate")
 	for want, spoil := range map[string]func(r *report){
 		"perftest did not run":      func(r *report) { r.Perftest = nil },
 		"p50 of one caller is 3.02": func(r *report) { r.Rows[0].P50 = 151 },

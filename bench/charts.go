@@ -119,10 +119,10 @@ func percentiles(all []series) (charts []page.Chart) {
 // cellTable has all figures.
 func cellTable(all []series) page.Table {
 	t := page.Table{Title: "All cells", Left: 1, Head: []string{
-		"", "size", "callers", "load", "rounds", "calls/s", "p50 µs", "p99 µs", "p99.9 µs", "CPU µs client", "server", "objects client", "server",
+		"", "size", "callers", "load", "unsent", "pacer µs", "rounds", "calls/s", "p50 µs", "p99 µs", "p99.9 µs", "CPU µs client", "server", "objects client", "server",
 	}}
 	for _, s := range all {
-		row := []string{s.name, results.FormatSize(s.Size), fmt.Sprint(s.Callers), rate(s.Rate), fmt.Sprint(s.Rounds), fmt.Sprintf("%.0f", s.CallsPerSec)}
+		row := []string{s.name, results.FormatSize(s.Size), fmt.Sprint(s.Callers), rate(s.Rate), unsent(&s.Cell), pacer(&s.Cell), fmt.Sprint(s.Rounds), fmt.Sprintf("%.0f", s.CallsPerSec)}
 		for _, v := range []float64{s.P50, s.P99, s.P999, s.ClientCPU, s.ServerCPU, s.ClientObjects, s.ServerObjects} {
 			row = append(row, fmt.Sprintf("%.1f", v))
 		}

@@ -99,12 +99,18 @@ func (c *client) close() {
 	closeFabric(c.network)
 }
 
-// round adds one sample to each cell.
+// round adds one sample to each cell. What carries the first round carries all.
 func (c *client) round(ctx context.Context, cells []*cell, w workload, round int) error {
+	if round == 0 {
+		info := c.conn.Transport()
+		for _, cell := range cells {
+			cell.info = info
+		}
+	}
 	for _, cell := range cells {
 		progress("round %d/%d: %s, %d callers over %v", round+1, w.rounds, results.FormatSize(cell.size), cell.callers, c.conn.Transport().Kind)
 		if err := cell.measure(ctx, c, w); err != nil {
-			return err
+			return fmt.Errorf("round %d, %s, %d callers: %w", round+1, results.FormatSize(cell.size), cell.callers, err)
 		}
 	}
 	return nil
@@ -121,7 +127,7 @@ func (c *client) newCall(codec string, size int) func() load.Call {
 // usage is what both processes have used so far.
 type usage struct {
 	client, server           load.Usage
-	kind                     transport.Kind  // of the link that carries the calls
+	info                     transport.Info  // of the link that carries the calls
 	clientLinks, serverLinks *echo.LinkUsage // of this kind
 }
 
@@ -130,15 +136,15 @@ func (c *client) usage(ctx context.Context) (usage, error) {
 	if err != nil {
 		return usage{}, fmt.Errorf("usage of the server: %w", err)
 	}
-	kind, links := c.conn.Transport().Kind, u.Tcp
-	if kind == transport.RDMA {
+	info, links := c.conn.Transport(), u.Tcp
+	if info.Kind == transport.RDMA {
 		links = u.Rdma
 	}
 	return usage{
 		client:      load.ReadUsage(),
 		server:      load.Usage{CPU: time.Duration(u.CpuNs), Objects: u.Objects},
-		kind:        kind,
-		clientLinks: c.links.usage(kind),
+		info:        info,
+		clientLinks: c.links.usage(info.Kind),
 		serverLinks: links,
 	}, nil
 }
@@ -148,7 +154,30 @@ type cell struct {
 	size, callers, rate int
 	samples             []results.Sample
 	latency             load.Histogram
-	info                transport.Info // of the last round
+	info                transport.Info // of the link that carried the first round
+}
+
+// LinkChangedError says that the calls have left the kind of link that carried
+// the first round: their figures must not go into the row of that one.
+type LinkChangedError struct {
+	First, Now transport.Kind
+	Reason     string // why it is not a fast link, if it is not
+}
+
+func (e *LinkChangedError) Error() string {
+	text := fmt.Sprintf("%v carried the first round, and now %v carries the calls", e.First, e.Now)
+	if e.Reason != "" {
+		text += ": " + e.Reason
+	}
+	return text
+}
+
+// carries checks that calls are where they were in the first round.
+func (c *cell) carries(now transport.Info) error {
+	if now.Kind != c.info.Kind {
+		return &LinkChangedError{First: c.info.Kind, Now: now.Kind, Reason: now.Reason}
+	}
+	return nil
 }
 
 func newCells(w workload) []*cell {
@@ -170,6 +199,9 @@ func (c *cell) measure(ctx context.Context, cl *client, w workload) error {
 	if err != nil {
 		return err
 	}
+	if err := c.carries(before.info); err != nil {
+		return err
+	}
 	o := load.Options{Callers: c.callers, Warmup: w.warmup, Duration: w.duration}
 	var m load.Result
 	if c.rate > 0 {
@@ -184,12 +216,12 @@ func (c *cell) measure(ctx context.Context, cl *client, w workload) error {
 	if err != nil {
 		return err
 	}
-	c.info = cl.conn.Transport()
-	sample := results.NewSample(m, after.client.Sub(before.client), after.server.Sub(before.server))
-	if before.kind == after.kind {
-		sample.ClientLinks = crossings(before.clientLinks, after.clientLinks, m.AllCalls)
-		sample.ServerLinks = crossings(before.serverLinks, after.serverLinks, m.AllCalls)
+	if err := c.carries(after.info); err != nil {
+		return err
 	}
+	sample := results.NewSample(m, after.client.Sub(before.client), after.server.Sub(before.server))
+	sample.ClientLinks = crossings(before.clientLinks, after.clientLinks, m.AllCalls)
+	sample.ServerLinks = crossings(before.serverLinks, after.serverLinks, m.AllCalls)
 	c.samples = append(c.samples, sample)
 	c.latency.Merge(m.Latency)
 	return nil

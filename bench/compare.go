@@ -36,23 +36,25 @@ func compareCommand(_ context.Context, args []string) error {
 	return compareFiles(os.Stdout, old, now)
 }
 
-// figures that are compared. more says that more is better.
+// figures that are compared. more says that more is better, rated that only
+// cells with a rate have it.
 var figures = []struct {
 	name  string
 	more  bool
+	rated bool
 	value func(*results.Sample) float64
 }{
-	{"calls/s", true, func(s *results.Sample) float64 { return s.CallsPerSec }},
-	{"p50 µs", false, func(s *results.Sample) float64 { return s.P50 }},
-	{"p99 µs", false, func(s *results.Sample) float64 { return s.P99 }},
-	{"CPU µs", false, (*results.Sample).CPU},
-	{"objects", false, func(s *results.Sample) float64 { return s.ClientObjects + s.ServerObjects }},
+	{"calls/s", true, false, func(s *results.Sample) float64 { return s.CallsPerSec }},
+	{"p50 µs", false, false, func(s *results.Sample) float64 { return s.P50 }},
+	{"p99 µs", false, false, func(s *results.Sample) float64 { return s.P99 }},
+	{"CPU µs", false, false, (*results.Sample).CPU},
+	{"unsent", false, true, func(s *results.Sample) float64 { return float64(s.Unsent) }},
+	{"objects", false, false, func(s *results.Sample) float64 { return s.ClientObjects + s.ServerObjects }},
 }
 
 func compareFiles(w io.Writer, old, now *file) error {
-	if old.System != now.System || old.CPUs != now.CPUs || old.Procs != now.Procs {
-		fmt.Fprintf(w, "note: the machines differ: %s, %d CPUs, GOMAXPROCS %d; %s, %d CPUs, GOMAXPROCS %d\n",
-			old.System, old.CPUs, old.Procs, now.System, now.CPUs, now.Procs)
+	if was, is := circumstances(old), circumstances(now); was != is {
+		fmt.Fprintf(w, "note: the machines or settings differ: %s; %s\n", was, is)
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "\tsize\tcallers\tload\tfigure\told\tnew\tchange\tverdict\t")
@@ -64,6 +66,9 @@ func compareFiles(w io.Writer, old, now *file) error {
 			}
 			compared++
 			for _, f := range figures {
+				if f.rated && before.Rate == 0 {
+					continue
+				}
 				d, err := results.Compare(rounds(before, f.value), rounds(after, f.value))
 				if err != nil {
 					return fmt.Errorf("%s, %s, %d callers: %w", before.name, results.FormatSize(before.Size), before.Callers, err)
@@ -80,12 +85,21 @@ func compareFiles(w io.Writer, old, now *file) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "\nMedians over rounds; ~: no difference beyond noise (Mann-Whitney U test, p < %.2f). Among many cells, one in %.0f differs by chance.\n",
+	fmt.Fprintf(w, "\nMedians over rounds; ~: no difference beyond noise (Mann-Whitney U test, p < %.2f, which goes by ranks, and so do verdicts). Among many cells, one in %.0f differs by chance.\n",
 		results.Alpha, 1/results.Alpha)
 	if tooFew {
 		fmt.Fprintln(w, "With fewer than 4 rounds on each side no difference can be shown: use -rounds 5 or more.")
 	}
 	return nil
+}
+
+// circumstances are what figures depend on beside the code.
+func circumstances(f *file) string {
+	text := fmt.Sprintf("%s, %d CPUs, %s, GOMAXPROCS %d", f.System, f.CPUs, f.Go, f.Procs)
+	if f.run != nil {
+		text += ", polling: " + f.run.Poll
+	}
+	return text
 }
 
 func rounds(s series, value func(*results.Sample) float64) (values []float64) {
@@ -106,7 +120,7 @@ func verdict(d results.Difference, more bool) string {
 	word := "same"
 	switch {
 	case !d.Clear():
-	case (d.New > d.Old) == more:
+	case d.Higher == more:
 		word = "better"
 	default:
 		word = "worse"

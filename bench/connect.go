@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"slices"
 	"text/tabwriter"
 	"time"
 
@@ -141,8 +140,7 @@ func newConnectReport(kinds []*connector) *connectReport {
 			for i := range k.samples {
 				values[i] = field(&k.samples[i])
 			}
-			slices.Sort(values)
-			return values[int(q*float64(len(values)))]
+			return results.Quantile(values, q)
 		}
 		row := connectRow{Kind: k.name, N: len(k.samples), phases: phases{
 			Hello:   at(.5, func(p *phases) float64 { return p.Hello }),

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"slices"
 	"sync"
 	"text/tabwriter"
 	"time"
@@ -224,14 +223,10 @@ type failoverRow struct {
 
 func newFailoverReport(kinds []*victim) *failoverReport {
 	r := &failoverReport{Header: results.NewHeader(results.Failover)}
-	at := func(values []float64, q float64) float64 {
-		values = slices.Sorted(slices.Values(values))
-		return values[int(q*float64(len(values)))]
-	}
 	for _, v := range kinds {
 		r.Rows = append(r.Rows, failoverRow{
 			Kind: v.name, N: len(v.resumed),
-			Resumed: at(v.resumed, .5), P90: at(v.resumed, .9), Gap: at(v.gap, .5),
+			Resumed: results.Middle(v.resumed), P90: results.Quantile(v.resumed, .9), Gap: results.Middle(v.gap),
 		})
 	}
 	r.Gain = r.Rows[len(r.Rows)-1].Resumed / r.Rows[0].Resumed

@@ -23,7 +23,7 @@ func someCell(size, callers, rate int, callsPerSec float64) results.Cell {
 	}
 	var samples []results.Sample
 	for i := range 5 {
-		samples = append(samples, results.Sample{Calls: 1000, CallsPerSec: callsPerSec + float64(i), P50: 145, P99: 267, P999: 269, ClientCPU: 3, ServerCPU: 4,
+		samples = append(samples, results.Sample{Calls: 1000, Unsent: int64(rate), PacerP99: float64(rate) / 8, CallsPerSec: callsPerSec + float64(i), P50: 145, P99: 267, P999: 269, ClientCPU: 3, ServerCPU: 4,
 			ClientLinks: results.Crossings{Posts: 2, Posted: 4.5, Polls: 1, Completions: 2}, ServerLinks: results.Crossings{Posts: 1, Posted: 2, Polls: 2, Completions: 2}})
 	}
 	return results.NewCell(size, callers, rate, samples, h)
@@ -74,7 +74,7 @@ func TestReportShowsEveryFile(t *testing.T) {
 	for _, want := range []string{
 		"run.json", "peers.json", "connect.json", "failover.json", "polling: busy", "64 B: throughput", "64 B: latency, 64 callers",
 		"64 B: latency at a given rate, 16 callers", "p50 in round trips of ib_send_lat",
-		"a lone caller&#39;s p50 is 0.72 of those, its mean 0.56", "WR per post client", ">2.25<", "Calls/s in those of the best peer",
+		"a lone caller&#39;s p50 is 0.72 of those, its mean 0.56", "WR per post client", ">2.25<", ">unsent<", ">20000<", ">pacer µs<", ">500.0<", "Calls/s in those of the best peer",
 		"a &lt;reason&gt;", "Dial to the reply of the first call", "When the link dies that carries calls", "Ratios that do not hold", "64 B: p99",
 	} {
 		require.Contains(t, html, want)

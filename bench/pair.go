@@ -9,7 +9,6 @@ import (
 	"math"
 	"net"
 	"os/exec"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -127,9 +126,4 @@ func freePort(addr string) (string, error) {
 	}
 	defer l.Close()
 	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port), nil
-}
-
-func middle(values []float64) float64 {
-	sorted := slices.Sorted(slices.Values(values))
-	return sorted[len(sorted)/2]
 }

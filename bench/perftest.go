@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/verbena-rpc/verbena/bench/internal/results"
 )
 
 // perftestSize is the message size of the comparison in bytes, and of that with
@@ -32,7 +34,7 @@ func (p *perftest) round(ctx context.Context, ends peers) error {
 		return err
 	}
 	p.lats, p.rates = append(p.lats, lat), append(p.rates, rate*1e6)
-	p.SendLat, p.SendRate = middle(p.lats), middle(p.rates)
+	p.SendLat, p.SendRate = results.Middle(p.lats), results.Middle(p.rates)
 	return nil
 }
 
@@ -82,6 +84,6 @@ func (l *libfabric) round(ctx context.Context, ends peers) error {
 		return err
 	}
 	l.times = append(l.times, t)
-	l.Pingpong = middle(l.times)
+	l.Pingpong = results.Middle(l.times)
 	return nil
 }

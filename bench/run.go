@@ -79,7 +79,7 @@ func runCommand(ctx context.Context, args []string) error {
 			if err := sub.round(ctx, local, server.addr, w, round); err != nil {
 				return err
 			}
-			if sub.settings.transport == "auto" && sub.kind() == transport.TCP {
+			if round == 0 && sub.settings.transport == "auto" && sub.kind() == transport.TCP {
 				subjects = []subject{sub} // without RDMA there is nothing to compare
 				break
 			}
@@ -131,8 +131,8 @@ func (s *subject) round(ctx context.Context, local, addr string, w workload, rou
 	return c.round(ctx, s.cells, w, round)
 }
 
-// kind is what carried the calls of the last round.
-func (s *subject) kind() transport.Kind { return s.cells[len(s.cells)-1].info.Kind }
+// kind is what carries the calls, in the first round and so in all.
+func (s *subject) kind() transport.Kind { return s.cells[0].info.Kind }
 
 // serverProcess is a child that serves. It ends when its standard input does:
 // by stop, or when this process dies.

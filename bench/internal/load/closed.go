@@ -22,12 +22,26 @@ type phase struct {
 	measuring atomic.Bool
 	over      atomic.Bool
 	end       chan struct{} // closed with over
+	ended     time.Time     // when; not before end is closed
+}
+
+func newPhase() *phase { return &phase{end: make(chan struct{})} }
+
+// counts says whether it is within the measured time.
+func (p *phase) counts() bool { return p.measuring.Load() && !p.over.Load() }
+
+// finish ends the measured time.
+func (p *phase) finish() {
+	p.ended = time.Now()
+	p.over.Store(true)
+	close(p.end)
 }
 
 // Closed makes calls in a closed loop: each caller makes its next call when the
 // last one has returned. See Options for how long it takes.
 func Closed(ctx context.Context, newCall func() Call, o Options) (Result, error) {
-	return run(ctx, o, func(ctx context.Context, p *phase, c *caller) error {
+	p := newPhase()
+	return run(ctx, o, p, func(ctx context.Context, c *caller) error {
 		call := newCall()
 		for !p.over.Load() {
 			start := time.Now()
@@ -44,7 +58,7 @@ func Closed(ctx context.Context, newCall func() Call, o Options) (Result, error)
 // began in the warm-up as are cut off.
 func (c *caller) done(p *phase, took time.Duration) {
 	c.all++
-	if p.measuring.Load() && !p.over.Load() {
+	if p.counts() {
 		c.latency.Record(took)
 		c.measured.Add(1)
 	}
@@ -52,16 +66,13 @@ func (c *caller) done(p *phase, took time.Duration) {
 
 // run has o.Callers goroutines execute body through the phases. It ends early
 // with the first error.
-func run(ctx context.Context, o Options, body func(context.Context, *phase, *caller) error) (Result, error) {
-	var (
-		p   = phase{end: make(chan struct{})}
-		all = make([]caller, o.Callers)
-	)
+func run(ctx context.Context, o Options, p *phase, body func(context.Context, *caller) error) (Result, error) {
+	all := make([]caller, o.Callers)
 	group, running := errgroup.WithContext(ctx)
 	for i := range all {
 		group.Go(func() error {
 			all[i].latency = NewHistogram()
-			return body(running, &p, &all[i])
+			return body(running, &all[i])
 		})
 	}
 	sleep(running, o.Warmup)
@@ -71,9 +82,8 @@ func run(ctx context.Context, o Options, body func(context.Context, *phase, *cal
 	for measured(all) < int64(o.Callers) && time.Since(start) < 10*o.Duration && running.Err() == nil {
 		sleep(running, o.Duration/10)
 	}
-	p.over.Store(true)
-	close(p.end)
-	r := Result{Seconds: time.Since(start).Seconds(), Latency: NewHistogram()}
+	p.finish()
+	r := Result{Seconds: p.ended.Sub(start).Seconds(), Latency: NewHistogram()}
 	if err := group.Wait(); err != nil {
 		return Result{}, err
 	}

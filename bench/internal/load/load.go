@@ -17,14 +17,15 @@ type Call func(ctx context.Context) error
 type Options struct {
 	Callers  int
 	Warmup   time.Duration // before what is measured
-	Duration time.Duration // measured. Where calls are slow it goes on until there is one for each caller, or ten times as long.
+	Duration time.Duration // measured. Where calls are slow it goes on until as many have returned as there are callers, or ten times as long.
 }
 
 // Result is what a measurement showed.
 type Result struct {
-	Calls    int64 // that ended within the measured time
-	AllCalls int64 // with those of the warm-up
-	Unsent   int64 // that were due and had no caller free by the end (Open)
+	Calls    int64   // that ended within the measured time
+	AllCalls int64   // with those of the warm-up
+	Unsent   int64   // that were due by the end and had not begun (Open)
+	PacerP99 float64 // µs that 99 % of them were offered after they were due at most (Open)
 	Seconds  float64
 	Latency  Histogram
 }

@@ -69,20 +69,52 @@ func TestAStallCountsForEveryCallThatItDelayed(t *testing.T) {
 	require.Less(t, slow(closed), 60)
 }
 
-// What cannot be sustained is told, not hidden.
+// What cannot be sustained is told, not hidden: each call that was due by the end
+// was made, or is counted. What becomes due while the last calls return is neither.
 func TestCallsThatCouldNotBeMadeAreCounted(t *testing.T) {
-	slow := func() Call { return func(context.Context) error { time.Sleep(10 * time.Millisecond); return nil } }
-	r, err := Open(t.Context(), slow, 1000, Options{Callers: 2, Duration: 300 * time.Millisecond})
+	const (
+		rate = 1000
+		last = 500 * time.Millisecond // what each of the last calls takes
+	)
+	o := Options{Callers: 2, Warmup: 50 * time.Millisecond, Duration: 250 * time.Millisecond}
+	var calls atomic.Int64
+	slow := func() Call {
+		return func(context.Context) error {
+			if calls.Add(1) > 10 {
+				time.Sleep(last)
+			}
+			return nil
+		}
+	}
+	begun := time.Now()
+	r, err := Open(t.Context(), slow, rate, o)
+	all := dueBy(time.Since(begun), rate)
 	require.NoError(t, err)
 	require.Positive(t, r.Calls)
+	require.Equal(t, calls.Load(), r.AllCalls)
 	require.Greater(t, r.Unsent, r.Calls)
+	require.GreaterOrEqual(t, r.AllCalls+r.Unsent, dueBy(o.Warmup, rate)+int64(r.Seconds*rate))
+	require.LessOrEqual(t, r.AllCalls+r.Unsent, all-int64((last/2).Seconds()*rate))
+}
+
+// A pacer that is behind hides nothing either.
+func TestCallsThatThePacerIsBehindWithAreCounted(t *testing.T) {
+	const rate = 10_000_000 // more than it can pass on
+	quick := func() Call { return func(context.Context) error { return nil } }
+	r, err := Open(t.Context(), quick, rate, Options{Callers: 1, Duration: 100 * time.Millisecond})
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, r.AllCalls+r.Unsent, int64(r.Seconds*rate))
 }
 
 func TestEachCallIsDueOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rate := rapid.IntRange(1, 10_000_000).Draw(t, "rate")
-		n := rapid.Int64Range(0, 1<<40).Draw(t, "n")
+		n := rapid.Int64Range(0, int64(rate)<<30).Draw(t, "n") // in the first 34 years
 		require.LessOrEqual(t, dueAfter(n, rate), dueAfter(n+1, rate))
 		require.Equal(t, dueAfter(n, rate)+time.Second, dueAfter(n+int64(rate), rate))
+		require.Equal(t, n+1, dueBy(dueAfter(n, rate), rate))
+		if n > 0 {
+			require.Equal(t, n, dueBy(dueAfter(n, rate)-1, rate))
+		}
 	})
 }

@@ -14,8 +14,8 @@ const maxDue = 1 << 16
 // delayed, where a closed loop would have made one call meanwhile, and counted
 // one (coordinated omission).
 //
-// What is due and waits when the time is over is not made, and counted in
-// Result.Unsent: with a rate that cannot be sustained, the latencies shown are
+// What is due when the time is over and has not begun is not made, and counted
+// in Result.Unsent: with a rate that cannot be sustained, the latencies shown are
 // those of the calls that came first.
 func Open(ctx context.Context, newCall func() Call, rate int, o Options) (Result, error) {
 	clock, err := newClock()
@@ -25,21 +25,25 @@ func Open(ctx context.Context, newCall func() Call, rate int, o Options) (Result
 	defer clock.close()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var (
-		due   = make(chan time.Time, maxDue)
-		paced = make(chan int64, 1)
-	)
-	go func() { paced <- pace(ctx, clock, rate, due) }()
+	p := &pacer{
+		phase: newPhase(), clock: clock, start: time.Now(), rate: rate,
+		due: make(chan time.Time, maxDue), late: NewHistogram(),
+	}
+	paced := make(chan struct{})
+	go func() {
+		defer close(paced)
+		p.pace(ctx)
+	}()
 
-	r, err := run(ctx, o, func(ctx context.Context, p *phase, c *caller) error {
+	r, err := run(ctx, o, p.phase, func(ctx context.Context, c *caller) error {
 		call := newCall()
 		for !p.over.Load() {
 			select {
-			case at := <-due:
+			case at := <-p.due:
 				if err := call(ctx); err != nil {
 					return err
 				}
-				c.done(p, time.Since(at))
+				c.done(p.phase, time.Since(at))
 			case <-ctx.Done():
 				return nil
 			case <-p.end:
@@ -48,23 +52,37 @@ func Open(ctx context.Context, newCall func() Call, rate int, o Options) (Result
 		return nil
 	})
 	cancel()
-	r.Unsent = <-paced + int64(len(due))
+	<-paced
+	r.Unsent = max(0, dueBy(p.ended.Sub(p.start), rate)-r.AllCalls)
+	r.PacerP99 = p.late.Quantile(99)
 	return r, err
 }
 
+// pacer says when calls are due. What it is late by is in the latency of each
+// call, so it is told beside them.
+type pacer struct {
+	*phase
+	clock *clock
+	start time.Time
+	rate  int
+	due   chan time.Time
+	late  Histogram // how much later than due calls were offered
+}
+
 // pace sends the moment of each call to due once it has come, until ctx ends.
-// It returns how many calls were due then and not sent, because due was full.
-func pace(ctx context.Context, c *clock, rate int, due chan<- time.Time) (unsent int64) {
-	start := time.Now()
+func (p *pacer) pace(ctx context.Context) {
 	for n := int64(0); ; n++ {
-		at := start.Add(dueAfter(n, rate))
-		if c.sleepUntil(ctx, at) != nil {
-			return 0
+		at := p.start.Add(dueAfter(n, p.rate))
+		if p.clock.sleepUntil(ctx, at) != nil {
+			return
+		}
+		if p.counts() {
+			p.late.Record(time.Since(at))
 		}
 		select {
-		case due <- at:
+		case p.due <- at:
 		case <-ctx.Done():
-			return int64(time.Since(start).Seconds()*float64(rate)) - n
+			return
 		}
 	}
 }
@@ -73,4 +91,11 @@ func pace(ctx context.Context, c *clock, rate int, due chan<- time.Time) (unsent
 func dueAfter(n int64, rate int) time.Duration {
 	whole, part := n/int64(rate), n%int64(rate)
 	return time.Duration(whole)*time.Second + time.Duration(part)*time.Second/time.Duration(rate)
+}
+
+// dueBy is how many calls are due by d after the start, the first at once.
+func dueBy(d time.Duration, rate int) int64 {
+	whole, part := int64(d/time.Second), int64(d%time.Second)
+	second := int64(time.Second)
+	return whole*int64(rate) + ((part+1)*int64(rate)+second-1)/second
 }

@@ -17,6 +17,7 @@ const Alpha = 0.05
 type Difference struct {
 	Old, New float64 // medians
 	P        float64 // the chance of a difference at least this clear where there is none
+	Higher   bool    // the new rounds rank above the old; medians can be equal, or say the opposite
 	N, M     int     // rounds, old and new
 }
 
@@ -27,7 +28,9 @@ func Compare(old, now []float64) (Difference, error) {
 	if len(old) == 0 || len(now) == 0 || len(old) > MaxRounds || len(now) > MaxRounds {
 		return Difference{}, fmt.Errorf("%d and %d rounds, expected 1 to %d", len(old), len(now), MaxRounds)
 	}
-	return Difference{Old: middle(old), New: middle(now), P: mannWhitney(old, now), N: len(old), M: len(now)}, nil
+	return Difference{
+		Old: Middle(old), New: Middle(now), P: mannWhitney(old, now), Higher: above(now, old), N: len(old), M: len(now),
+	}, nil
 }
 
 // Change is New in Old, less 1.
@@ -46,11 +49,10 @@ func (d Difference) TooFew() bool {
 	return 2/ways >= Alpha
 }
 
-// middle is the median.
-func middle(values []float64) float64 {
-	values = slices.Sorted(slices.Values(values))
-	n := len(values)
-	return (values[(n-1)/2] + values[n/2]) / 2
+// above says whether the ranks of a are higher than those of b.
+func above(a, b []float64) bool {
+	ranks, sum := doubledRanks(a, b)
+	return sum > (len(ranks)+1)*len(a) // what is expected of them
 }
 
 // mannWhitney is the two-sided probability of ranks as far from even as those

@@ -1,6 +1,7 @@
 package results
 
 import (
+	"cmp"
 	"math/bits"
 	"testing"
 
@@ -60,4 +61,29 @@ func TestTooFewRounds(t *testing.T) {
 	require.Error(t, err)
 	_, err = Compare(make([]float64, MaxRounds+1), []float64{1})
 	require.Error(t, err)
+}
+
+// The direction is that of the ranks, whatever the medians are.
+func TestCompareGoesByRanks(t *testing.T) {
+	old, now := []float64{1, 1, 1, 5, 5, 5, 5}, []float64{5, 5, 5, 5, 9, 9, 9}
+	d, err := Compare(old, now)
+	require.NoError(t, err)
+	require.Equal(t, d.Old, d.New)
+	require.True(t, d.Clear())
+	require.True(t, d.Higher)
+	d, err = Compare(now, old)
+	require.NoError(t, err)
+	require.False(t, d.Higher)
+	rapid.Check(t, func(t *rapid.T) {
+		value := rapid.Map(rapid.IntRange(0, 6), func(n int) float64 { return float64(n) })
+		a := rapid.SliceOfN(value, 1, 6).Draw(t, "a")
+		b := rapid.SliceOfN(value, 1, 6).Draw(t, "b")
+		wins := 0 // of a over b, pair by pair
+		for _, x := range a {
+			for _, y := range b {
+				wins += cmp.Compare(x, y)
+			}
+		}
+		require.Equal(t, wins > 0, above(a, b))
+	})
 }

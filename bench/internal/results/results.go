@@ -5,6 +5,7 @@ package results
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"runtime"
 	"slices"
@@ -44,7 +45,8 @@ func NewHeader(benchmark string) Header {
 type Sample struct {
 	Calls         int64   `json:"calls"`
 	CallsPerSec   float64 `json:"calls_per_second"`
-	Unsent        int64   `json:"unsent,omitempty"` // due by -rate, and no caller was free
+	Unsent        int64   `json:"unsent,omitempty"`       // due by -rate, and not begun by the end
+	PacerP99      float64 `json:"pacer_p99_us,omitempty"` // that calls were offered late, which is in their latency
 	P50           float64 `json:"p50_us"`
 	P99           float64 `json:"p99_us"`
 	P999          float64 `json:"p999_us"`
@@ -90,6 +92,7 @@ func NewSample(r load.Result, client, server load.Usage) Sample {
 		Calls:         r.Calls,
 		CallsPerSec:   float64(r.Calls) / r.Seconds,
 		Unsent:        r.Unsent,
+		PacerP99:      r.PacerP99,
 		P50:           r.Latency.Quantile(50),
 		P99:           r.Latency.Quantile(99),
 		P999:          r.Latency.Quantile(99.9),
@@ -103,6 +106,21 @@ func NewSample(r load.Result, client, server load.Usage) Sample {
 // CPU is that of both sides, in µs per call.
 func (s *Sample) CPU() float64 { return s.ClientCPU + s.ServerCPU }
 
+// Middle is the median of at least one value.
+func Middle(values []float64) float64 { return Quantile(values, 0.5) }
+
+// Quantile is the least of at least one value such that a share of q, from 0 to 1,
+// does not exceed it; the mean of two where that is true of all between them.
+func Quantile(values []float64, q float64) float64 {
+	values = slices.Sorted(slices.Values(values))
+	whole, part := math.Modf(q * float64(len(values)))
+	i := min(int(whole), len(values)-1)
+	if part == 0 && i > 0 && q < 1 {
+		return (values[i-1] + values[i]) / 2
+	}
+	return values[i]
+}
+
 // Median takes the median of every figure over the rounds of a cell, and the
 // sum of the calls.
 func Median(samples []Sample) Sample {
@@ -111,8 +129,7 @@ func Median(samples []Sample) Sample {
 		for i := range samples {
 			values[i] = field(&samples[i])
 		}
-		slices.Sort(values)
-		return values[len(values)/2]
+		return Middle(values)
 	}
 	links := func(of func(*Sample) *Crossings) Crossings {
 		return Crossings{
@@ -124,6 +141,7 @@ func Median(samples []Sample) Sample {
 	}
 	m := Sample{
 		CallsPerSec:   mid(func(s *Sample) float64 { return s.CallsPerSec }),
+		PacerP99:      mid(func(s *Sample) float64 { return s.PacerP99 }),
 		P50:           mid(func(s *Sample) float64 { return s.P50 }),
 		P99:           mid(func(s *Sample) float64 { return s.P99 }),
 		P999:          mid(func(s *Sample) float64 { return s.P999 }),
