@@ -45,8 +45,9 @@ const (
 // is handed from goroutine to goroutine. One worker helps at a time: it is at the
 // top of the idle stack, so that the next task is its own, and until it searches
 // no other may help. A worker whose tasks took longer than shortRun just sleeps.
-// A lane that it does not come back to is roused, unless the worker ends, and so is the lane that it
-// helps when the task that it is to search for is of another session.
+// A lane that it does not come back to is roused, unless the worker ends, and so
+// is the lane that it helps when the task that it is to search for is of another
+// session.
 //
 // At most limit tasks run at once, at most queueLimit wait beyond those, and of
 // one session shareLimit and shareQueue. The tasks of a session wait in order;

@@ -266,8 +266,8 @@ func (l *Lane) Help(done *Signal, waiting *atomic.Int32) bool {
 func (l *Lane) Rouse() { l.out.rouse() }
 
 // Forget drops what has arrived of a message of that call, and then what is still
-// to come of it; one of which nothing is there yet comes to the sink. Who waited for the message calls it when nobody does any more,
-// and not from within the sink.
+// to come of it; one of which nothing is there yet comes to the sink. Who waited
+// for the message calls it when nobody does any more, and not from within the sink.
 func (l *Lane) Forget(call uint64) {
 	l.s.sinkMu.Lock()
 	defer l.s.sinkMu.Unlock()

@@ -324,6 +324,7 @@ func (o *outgoing) bind(c *carrier) (pump *carrier) {
 	defer o.mu.Unlock()
 	if o.carrier == nil || o.carrier.move != c.move {
 		o.sent.rewind()
+		o.still = 0 // it has all the time that the one before had
 		o.turnTo(c)
 	}
 	return o.needsPump()

@@ -365,3 +365,19 @@ func keepOne(o *outgoing, payload []byte) {
 	_, _ = o.send(&slot, h, 0, false)
 	_, _ = o.acked(h.Seq + 1)
 }
+
+// A link to which the lane moves has as long as the one before to have something
+// acknowledged.
+func TestMoveBeginsAnew(t *testing.T) {
+	o := newOutgoing()
+	var slot Slot
+	require.NoError(t, o.reserve(context.Background(), Small, nil, 0, 10, &slot))
+	_, err := o.send(&slot, &keptHeader, 0, false)
+	require.NoError(t, err)
+	for n := range ticks + 1 {
+		require.Equal(t, n+1, o.stillTicks(false))
+	}
+	o.pause()
+	o.bind(&carrier{move: 2})
+	require.Equal(t, 1, o.stillTicks(false))
+}
